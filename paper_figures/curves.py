@@ -1,0 +1,96 @@
+"""Curves of a metric for several methods: mean and 95 % interval over seeds, diverged runs marked where they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from paper_figures.rows import RunRow
+from paper_figures.style import in_order, line_style, look
+from pipemare_exp.experiment.statistics import mean_with_interval
+
+Place = Callable[[RunRow, dict[str, Any]], float]
+METRIC_NAMES = {"accuracy": "test accuracy (%)", "bleu": "BLEU"}
+
+
+def metric_label(rows: Sequence[RunRow]) -> str:
+    """The label of the metric's axis, with the split that was scored where it is not the test set."""
+    metric = rows[0].metric
+    splits = {one["split"] for row in rows for one in row.evals if one["split"]}
+    if splits == {"test"} or not splits:
+        return METRIC_NAMES.get(metric, metric)
+    return f"{'accuracy (%)' if metric == 'accuracy' else 'BLEU'}, {' and '.join(sorted(splits))} set"
+
+
+def _finite_evals(row: RunRow) -> list[dict[str, Any]]:
+    epochs = set(row.curve()[0])
+    return [one for one in row.evals if one["epoch"] in epochs and one["value"] is not None]
+
+
+def group_curve(rows: Sequence[RunRow], place: Place) -> list[dict[str, Any]]:
+    """Mean over seeds at every epoch that all of these runs (one method) have reached, and their interval.
+
+    Past the first epoch that one of them lacks there is no mean: the others alone would be a choice of survivors.
+    """
+    by_epoch = [{one["epoch"]: one for one in _finite_evals(row)} for row in rows]
+    shared = sorted(set.intersection(*(set(one) for one in by_epoch))) if by_epoch else []
+    points = []
+    for epoch in shared:
+        estimate = mean_with_interval([one[epoch]["value"] for one in by_epoch])
+        places = [place(row, one[epoch]) for row, one in zip(rows, by_epoch, strict=True)]
+        half = estimate.half_width
+        points.append({
+            "method": rows[0].method, "epoch": epoch, "x": sum(places) / len(places), "mean": estimate.mean,
+            "low": None if half is None else max(0.0, estimate.mean - half),
+            "high": None if half is None else min(100.0, estimate.mean + half),
+            "n": len(rows), "diverged": sum(row.outcome == "diverged" for row in rows),
+        })
+    return points
+
+
+def draw_curves(axes: Axes, rows: Sequence[RunRow], place: Place) -> list[dict[str, Any]]:
+    """Draws every method's curve on `axes` and returns what was drawn, one dict per method and epoch.
+
+    `place(row, evaluation)` is the horizontal position. Runs that ended early are drawn thin on their own past the
+    mean; a cross marks the last evaluation of a diverged one, at the metric's floor if it never had one.
+    """
+    table: list[dict[str, Any]] = []
+    for label in in_order(row.method for row in rows):
+        group = sorted((row for row in rows if row.method == label), key=lambda row: row.seed)
+        points = group_curve(group, place)
+        style = line_style(label)
+        xs, means = [one["x"] for one in points], [one["mean"] for one in points]
+        every = max(1, len(xs) // 8)
+        axes.plot(xs, means, markevery=(every - 1, every), **style)
+        if points and points[0]["low"] is not None:
+            axes.fill_between(xs, [one["low"] for one in points], [one["high"] for one in points],
+                              color=style["color"], alpha=0.18, linewidth=0)
+        for row in group:
+            _draw_alone(axes, row, place, points[-1]["epoch"] if points else 0)
+        table += points
+        table += [_end(row, place) for row in group if row.outcome == "diverged"]
+    return table
+
+
+def _draw_alone(axes: Axes, row: RunRow, place: Place, shared: int) -> None:
+    """The part of one run beyond the mean's last epoch, and the cross of a diverged one."""
+    evals = _finite_evals(row)
+    rest = [one for one in evals if one["epoch"] >= shared]
+    one = look(row.method)
+    if len(rest) > 1:
+        axes.plot([place(row, e) for e in rest], [e["value"] for e in rest], color=one.color, linestyle=one.dash,
+                  linewidth=0.6)
+    if row.outcome == "diverged":
+        end = _end(row, place)
+        axes.plot([end["x"]], [end["mean"] or 0.0], marker="X", markersize=7, color=one.color,
+                  markeredgecolor="white", markeredgewidth=0.6, linestyle="none", zorder=5, clip_on=False)
+
+
+def _end(row: RunRow, place: Place) -> dict[str, Any]:
+    """Where a diverged run ended: its last finite evaluation (value None and place 0 where it had none)."""
+    evals = _finite_evals(row)
+    last = evals[-1] if evals else None
+    return {"method": row.method, "epoch": last["epoch"] if last else 0, "x": place(row, last) if last else 0.0,
+            "mean": last["value"] if last else None, "n": 1, "seed": row.seed, "diverged_at_step": row.step}

@@ -1,0 +1,48 @@
+"""Metric over epochs per method, from logged runs: how fast and how far does each method learn?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+from paper_figures import select, style
+from paper_figures.curves import draw_curves, metric_label
+from paper_figures.rows import RunRow, as_rows
+from pipemare_exp.errors import UserError
+
+LABELS = ("gpipe", "pipedream", "t1+t2+t3")
+
+
+def missing(rows: Sequence[RunRow]) -> list[str]:
+    """The methods of the end-to-end comparison of which `rows` hold no run."""
+    return select.lacking(rows, LABELS)
+
+
+@style.styled
+def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
+    """Draws every method that `runs` (run directories or rows of one scale and setting) hold for `task`.
+
+    Mean and 95 % interval over seeds; a cross marks where a diverged run ended. Runs that have not ended are left
+    out. Returns the paths of the SVG, the PNG and the CSV; no run that ended is a `UserError`.
+    """
+    rows = select.newest(select.ended(as_rows(runs), task))
+    if not rows:
+        raise UserError(f'no finished or diverged run of task "{task}" to draw; make them with '
+                        f"`pipemare sweep end_to_end_{task}`")
+    fig, axes = style.figure(width=style.COLUMN_INCHES, height=3.0)
+    table = draw_curves(axes, rows, place=lambda row, one: one["epoch"])
+    diverged = sum(row.outcome == "diverged" for row in rows)
+    if diverged:
+        axes.plot([], [], marker="X", markersize=6, color="#777777", linestyle="none", label="diverged here")
+    axes.set_xlabel("epochs")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(metric_label(rows))
+    axes.set_xlim(0, max(row.epochs or one["epoch"] for row in rows for one in (row.evals or [{"epoch": 1}])))
+    style.legend_below(fig, axes, columns=2)
+    seeds = sorted({row.seed for row in rows})
+    axes.set_title(f"{task}, {len(seeds)} seed{'s' * (len(seeds) > 1)}")
+    table = [{"task": task, "scale": rows[0].scale, **one} for one in table]
+    return style.save(fig, out_stem, table)

@@ -1,0 +1,1 @@
+"""Benchmarks: what emulation costs in time and memory, beside plain PyTorch on the same machine."""

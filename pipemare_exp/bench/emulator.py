@@ -1,0 +1,110 @@
+"""`bench emulator`: time and memory of emulation over plain microbatched PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pipemare_exp.bench import workloads
+from pipemare_exp.pipeline.emulator import Emulator
+
+# glibc gives every block above this to the system by itself and takes it back when freed, so that the peak of the
+# resident set is the peak of what is allocated and not of what the allocator keeps for later.
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+
+def compare(model: str, method: str, microbatches: int, *, batch: int | None, pairs: int, threads: int) -> dict:
+    """One row of the table: ratio of an emulated step's time to a plain one's, and the extra memory it takes.
+
+    Times are taken in alternating pairs (plain, emulated, plain, ...), so that whatever slows the machine for a while
+    slows both; the row gives median, least and greatest ratio over the pairs. `extra_memory` is the peak of a fresh
+    process that emulates less that of a fresh process that trains plainly, `predicted_memory` what ring and buffers
+    should take, both in bytes.
+    """
+    torch.set_num_threads(threads)
+    emulated = workloads.build(model, microbatches, batch)
+    emulator = emulated.emulated(method)
+    plain_step = workloads.build(model, microbatches, batch).plain_step()
+
+    def emulated_step() -> None:
+        emulator.step(emulated.microbatches, emulated.loss, 0.01)
+
+    for _ in range(2):
+        plain_step()
+        emulated_step()
+    times = [(_seconds(plain_step), _seconds(emulated_step)) for _ in range(pairs)]
+    ratios = [there / here for here, there in times]
+    extra = peak_memory(model, method, microbatches, batch, threads) - peak_memory(
+        model, "plain", microbatches, batch, threads
+    )
+    return {
+        "model": model,
+        "method": method,
+        "stages": len(emulator.boundaries),
+        "microbatches": microbatches,
+        "batch": batch or workloads.BATCHES[model],
+        "threads": threads,
+        "plain_seconds": statistics.median(here for here, _ in times),
+        "emulated_seconds": statistics.median(there for _, there in times),
+        "ratio_median": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "extra_memory": extra,
+        "predicted_memory": predicted_memory(emulator),
+    }
+
+
+def predicted_memory(emulator: Emulator) -> int:
+    """Bytes of the ring and the method's buffers: sum over stages with a ring of (depth + 1) times its weights, plus
+    delta, from the numbers of weights alone."""
+    itemsize = emulator.flat.weights.element_size()
+    sizes = [sum(view.numel() for _, view in stage) for stage in emulator.flat._views]
+    rings = sum(size * (depth + 1) for size, depth in zip(sizes, emulator.method.depths(), strict=True) if depth)
+    tracked = sum(size for size, wanted in zip(sizes, emulator.method.tracks(), strict=True) if wanted)
+    return itemsize * (rings + tracked)
+
+
+def peak_memory(model: str, method: str, microbatches: int, batch: int | None, threads: int) -> int:
+    """Peak resident bytes of a fresh process that makes four steps (method "plain": plain PyTorch)."""
+    job = json.dumps({"model": model, "method": method, "microbatches": microbatches, "batch": batch})
+    environment = os.environ | _MALLOC | {"OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", "pipemare_exp.bench.emulator", job]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the memory measurement of {model}/{method} failed:\n{done.stderr}")
+    return int(done.stdout)
+
+
+def _seconds(step: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def _peak_of(job: dict) -> int:
+    workload = workloads.build(job["model"], job["microbatches"], job["batch"])
+    if job["method"] == "plain":
+        step = workload.plain_step()
+    else:
+        emulator = workload.emulated(job["method"])
+
+        def step() -> None:
+            emulator.step(workload.microbatches, workload.loss, 0.01)
+
+    for _ in range(4):
+        step()
+    with open("/proc/self/status") as status:
+        peak = next(line for line in status if line.startswith("VmHWM"))
+    return int(peak.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    print(_peak_of(json.loads(sys.argv[1])))

@@ -1,0 +1,83 @@
+"""What the benchmarks train: a model, a minibatch of random inputs, and the plain training step to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipemare_exp import methods, models, optimizers
+from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.pipeline.emulator import Emulator
+from pipemare_exp.pipeline.stages import choose_boundaries, weight_units
+
+# model: examples in a minibatch. 128 is the usual CIFAR-10 minibatch of the small ResNets; ResNet-50 takes the same.
+BATCHES = {"resnet20": 128, "resnet50": 128}
+
+METHODS: dict[str, Callable[[], methods.Method]] = {
+    "gpipe": methods.GPipe,
+    "pipedream": methods.PipeDream,
+    "async": methods.PipeMare,
+    "t1+t2": lambda: methods.PipeMare(lr_rescheduling_steps=1_000_000, decay=0.5),
+}
+
+
+@dataclass
+class Workload:
+    """A model and one minibatch for it, cut into N microbatches; `loss` is normalised by the minibatch."""
+
+    name: str
+    model: nn.Module
+    microbatches: Sequence[Any]
+    loss: Callable[[nn.Module, Any], Tensor]
+    optimizer: Callable[[list[dict]], torch.optim.Optimizer]
+
+    def plain_step(self) -> Callable[[], None]:
+        """A step of plain PyTorch: gradients accumulated over the microbatches, one foreach optimizer."""
+        optimizer = self.optimizer([{"params": list(self.model.parameters()), "lr": 0.01}])
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            for microbatch in self.microbatches:
+                self.loss(self.model, microbatch).backward()
+            optimizer.step()
+
+        return step
+
+    def emulated(self, method: str, stages: int | None = None) -> Emulator:
+        """The emulator of `method` on this workload, cut into `stages` (all weight units by default)."""
+
+        @torch.no_grad()
+        def probe(model: nn.Module) -> None:
+            model.eval()
+            self.loss(model, self.microbatches[0])
+            model.train()
+
+        units = weight_units(self.model, probe)
+        boundaries = choose_boundaries([unit.numel for unit in units], stages or len(units))
+        made = METHODS[method]()
+        return Emulator(self.model, units, boundaries, made, self.optimizer, len(self.microbatches))
+
+
+def build(name: str, microbatches: int, batch: int | None = None) -> Workload:
+    """The workload `name` with its minibatch cut into `microbatches`. Raises UserError for an unknown name.
+
+    Inputs are random: only time and memory are looked at, never what is learnt.
+    """
+    if name not in BATCHES:
+        raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
+    batch = batch or BATCHES[name]
+    torch.manual_seed(0)
+    model = models.build(name).to(memory_format=torch.channels_last).train()
+    images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 10, (batch,))
+    pairs = list(zip(images.tensor_split(microbatches), labels.tensor_split(microbatches), strict=True))
+
+    def loss(model: nn.Module, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(pair[0]), pair[1], reduction="sum") / batch
+
+    return Workload(name, model, pairs, loss, optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4))

@@ -1,0 +1,75 @@
+"""Where data lives, and how files get there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from pipemare_exp.errors import UserError
+
+VARIABLE = "PIPEMARE_DATA"
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """The folder of prepared data: `root` (`data.root`, --data), else $PIPEMARE_DATA, else the user's cache folder.
+
+    The last is $XDG_CACHE_HOME/pipemare, or ~/.cache/pipemare. The folder need not exist.
+    """
+    if root:
+        return Path(root).expanduser()
+    if os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE]).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "pipemare"
+
+
+def make_folder(path: Path) -> Path:
+    """`path`, created if need be; UserError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the data folder {path}: {error.strerror}; "
+            f"choose another with --data DIR, data.root=DIR or {VARIABLE}"
+        ) from error
+    return path
+
+
+@contextmanager
+def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
+    """A file object whose contents become `path` on success: temporary file beside it, fsync, rename.
+
+    If the block raises, `path` is as it was and the temporary file is gone. Text is UTF-8.
+    """
+    make_folder(path.parent)
+    encoding = None if "b" in mode else "utf-8"
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; make the folder writable or choose another with --data DIR, "
+            f"data.root=DIR or {VARIABLE}"
+        ) from error
+    try:
+        with os.fdopen(handle, mode, encoding=encoding) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 would hide shared data from other users
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

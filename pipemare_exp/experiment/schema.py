@@ -1,0 +1,204 @@
+"""What a configuration holds: one tree of frozen dataclasses, with the bounds of every value beside it.
+
+`config.py` fills this tree from the YAML files in configs/. A field's type is what it accepts (`| None`: may be left
+unset); `_bounded` and `_choice` add its range. Values that one task uses and another does not are None there, and
+None is left out of a run's identity, so a new optional field never renames the runs that were made before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _bounded(default: Any = None, **bounds: float) -> Any:
+    """A number with any of `low`, `high` (inclusive), `above`, `below` (exclusive)."""
+    return field(default=default, metadata=bounds)
+
+
+def _choice(default: Any, *allowed: Any) -> Any:
+    return field(default=default, metadata={"allowed": allowed})
+
+
+TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Which data set and metric; `label_smoothing` is translation's."""
+
+    name: str = _choice("digits", *TASKS)
+    label_smoothing: float | None = _bounded(low=0.0, below=1.0)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """`batch_size` (examples) or `max_tokens` (translation) is the size of a minibatch, not of a microbatch."""
+
+    name: str = _choice("digits", *TASKS)
+    root: str | None = None
+    validation: int = _bounded(0, low=0)
+    """Examples held out of train; above 0 the test set is never looked at."""
+    batch_size: int | None = _bounded(low=1)
+    max_tokens: int | None = _bounded(low=1)
+    augment: bool = False
+    bpe_merges: int | None = _bounded(low=1)
+    max_length: int | None = _bounded(low=1)
+    pairs: int | None = _bounded(low=1)
+    """Sentence pairs to generate (numerals)."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """`name` is looked up by pipemare_exp.models; None means the named model's own value."""
+
+    name: str = "digits_resnet"
+    width: int | None = _bounded(low=1)
+    dropout: float = _bounded(0.0, low=0.0, below=1.0)
+    attention_dropout: float | None = _bounded(low=0.0, below=1.0)
+    activation_dropout: float | None = _bounded(low=0.0, below=1.0)
+    encoder_layers: int | None = _bounded(low=1)
+    decoder_layers: int | None = _bounded(low=1)
+    ffn_width: int | None = _bounded(low=1)
+    heads: int | None = _bounded(low=1)
+    tied: str | None = _choice(None, "none", "decoder", "all")
+    """Transformer: which of the embeddings and the output projection share one weight."""
+
+
+@dataclass(frozen=True)
+class LrRescheduling:
+    """T1: rate / tau^p with p falling from 1 to 0 over K steps; K is `steps` or `epochs`, never both."""
+
+    enabled: bool = False
+    steps: int | None = _bounded(low=1)
+    epochs: float | None = _bounded(above=0.0)
+
+
+@dataclass(frozen=True)
+class DiscrepancyCorrection:
+    """T2: gamma = decay^(1/d), decay is the D of METHOD: how much of delta is left after d steps."""
+
+    enabled: bool = False
+    decay: float | None = _bounded(above=0.0, below=1.0)
+
+
+@dataclass(frozen=True)
+class SyncWarmup:
+    """T3: synchronous training for the first M steps; M is `steps` or `epochs`, never both."""
+
+    enabled: bool = False
+    steps: int | None = _bounded(low=1)
+    epochs: float | None = _bounded(above=0.0)
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Which weights are read, and T1, T2, T3. `label` is derived from the switches, never chosen."""
+
+    name: str = _choice("pipemare", "gpipe", "pipedream", "pipemare")
+    label: str | None = None
+    lr_rescheduling: LrRescheduling = LrRescheduling()
+    discrepancy_correction: DiscrepancyCorrection = DiscrepancyCorrection()
+    sync_warmup: SyncWarmup = SyncWarmup()
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """`stages` None: one per weight unit. `boundaries`: the first unit of each stage, computed when None."""
+
+    stages: int | None = _bounded(low=1)
+    microbatches: int = _bounded(8, low=1)
+    slots: str = _choice("duplex", "duplex", "alternating")
+    boundaries: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """torch.optim's own; `rate` is the base rate before the schedule and T1."""
+
+    name: str = _choice("sgd", "sgd", "adam", "adamw")
+    rate: float = _bounded(0.05, above=0.0)
+    momentum: float | None = _bounded(low=0.0, below=1.0)
+    nesterov: bool | None = None
+    weight_decay: float = _bounded(0.0, low=0.0)
+    betas: tuple[float, float] | None = None
+    eps: float | None = _bounded(above=0.0)
+    fused: bool = False
+    clip: str = _choice("none", "none", "stage", "global")
+    """global cannot be had in a real asynchronous pipeline: it is an option of the emulation only."""
+    clip_norm: float | None = _bounded(above=0.0)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The rate over all updates. `milestones`: fractions of the run below or at 1, steps above."""
+
+    name: str = _choice("constant", "constant", "step_decay", "cosine", "inverse_sqrt")
+    milestones: tuple[float, ...] | None = None
+    factor: float | None = _bounded(above=0.0, high=1.0)
+    final_fraction: float | None = _bounded(low=0.0, high=1.0)
+    warmup_steps: int | None = _bounded(low=0)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What executes the schedule."""
+
+    name: str = _choice("emulator", "emulator")
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Where a run is mirrored; never part of its identity."""
+
+    name: str = _choice("mlflow", "mlflow", "none")
+    uri: str | None = None
+    experiment: str = "pipemare"
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How often, and (translation) how sentences are searched and how many checkpoints are averaged."""
+
+    every_epochs: int = _bounded(1, low=1)
+    beam: int | None = _bounded(low=1)
+    length_penalty: float | None = None
+    average: int | None = _bounded(low=1)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """`every_steps` None: as often as costs less than 2 % of the time. `keep`: older ones kept beside the last."""
+
+    every_steps: int | None = _bounded(low=1)
+    keep: int = _bounded(1, low=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration of one run."""
+
+    seed: int = _bounded(0, low=0)
+    scale: str = _choice("demo", "demo", "laptop", "paper")
+    device: str = _choice("auto", "auto", "cpu", "cuda")
+    threads: int | None = _bounded(low=1)
+    memory_format: str = _choice("contiguous", "contiguous", "channels_last")
+    epochs: int = _bounded(1, low=1)
+    max_steps: int | None = _bounded(low=1)
+    """Stop after so many steps; the schedule's length stays that of `epochs`."""
+    steps_per_epoch: int | None = _bounded(low=1)
+    """Filled when the task is known: it belongs to the identity, since it tells subsets of the data apart."""
+    log_every: int = _bounded(10, low=1)
+    runs: str | None = None
+    progress: str = _choice("auto", "auto", "bar", "plain", "none")
+    task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    pipeline: PipelineConfig = PipelineConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    engine: EngineConfig = EngineConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()

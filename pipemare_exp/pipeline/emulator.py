@@ -1,0 +1,197 @@
+"""The emulator: trains on one device while every pass reads exactly the weights that the method prescribes.
+
+Stale weights and autograd: a parameter's storage never moves. Before a microbatch's forward the prescribed versions
+are copied into it, and before its backward the backward's weights, behind autograd's back. The backward then takes its
+Jacobian products with the second set at the activations that the first one left. Right only where the tensors that
+operations saved for the backward are the parameters themselves: under autocast they are cast copies, and compiled
+graphs keep what they like, so both are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.dropout import KeyedDropout
+from pipemare_exp.pipeline.history import FlatWeights, History
+from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.stages import Unit, group
+
+Loss = Callable[[nn.Module, Any], Tensor]
+Clip = tuple[str, float] | None
+
+
+class Emulator:
+    """Runs a method on `model`, cut into stages, one minibatch of N microbatches at a time.
+
+    - `units`, `boundaries`: the weight units in forward order and the first unit of each stage;
+    - `optimizer`: makes a torch optimizer from one parameter group per stage;
+    - `clip`: None, or ("stage" | "global", largest norm) over the summed gradients. A global norm cannot be had in a
+      real asynchronous pipeline, where stages update at different moments.
+
+    The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        units: Sequence[Unit],
+        boundaries: Sequence[int],
+        method: Method,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        microbatches: int,
+        *,
+        slots: str = "duplex",
+        seed: int = 0,
+        clip: Clip = None,
+    ) -> None:
+        if microbatches < 1:
+            raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
+        if clip is not None and (clip[0] not in ("stage", "global") or not clip[1] > 0):
+            raise UserError(f"clip={clip}: must be None or ('stage' | 'global', a norm above 0)")
+        if hasattr(model, "_orig_mod"):
+            raise UserError("a compiled model cannot be emulated: its backward does not read the swapped weights")
+        stages = [[name for unit in stage for name in unit.parameters] for stage in group(units, boundaries)]
+        self.model, self.method, self.microbatches, self.clip = model, method, microbatches, clip
+        self.boundaries = list(boundaries)
+        self.flat = FlatWeights(model, stages)
+        method.bind(len(stages), microbatches, slots, [stage.detach() for stage in self.flat.stages])
+        self.history = History(self.flat.stages, method.depths())
+        self.optimizer = optimizer([{"params": [stage], "lr": 0.0} for stage in self.flat.stages])
+        self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
+        self.rates = [0.0] * len(stages)
+        self._loaded = [Read(0)] * len(stages)
+
+    @property
+    def step_index(self) -> int:
+        """t: the number of updates done, which is the current version."""
+        return self.history.current
+
+    def step(self, microbatches: Sequence[Any | None], loss: Loss, rate: float) -> Tensor:
+        """One minibatch and its update at base rate `rate`; returns the minibatch's loss, detached, on the device.
+
+        `loss(model, microbatch)` is the microbatch's share, already divided by the count of the whole minibatch. None
+        stands for an empty microbatch: it keeps its slot and does nothing.
+        """
+        if len(microbatches) != self.microbatches:
+            raise ValueError(f"{len(microbatches)} microbatches given, the pipeline has {self.microbatches}")
+        if torch.is_autocast_enabled(self.flat.weights.device.type):
+            raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
+        step = self.step_index
+        self.flat.gradients.zero_()
+        total = torch.zeros((), device=self.flat.weights.device)
+        for n, microbatch in enumerate(microbatches):
+            if microbatch is None:
+                continue
+            self._load(self.method.forward(step, n))
+            with self.dropout.at(step, n):
+                share = loss(self.model, microbatch)
+            self._load(self.method.backward(step, n))
+            share.backward()
+            total = total + share.detach()
+        self._update(step, rate)
+        return total
+
+    def _update(self, step: int, rate: float) -> None:
+        self._load_current()
+        if self.clip is not None:
+            together = [self.flat.stages] if self.clip[0] == "global" else [[s] for s in self.flat.stages]
+            for stages in together:
+                nn.utils.clip_grad_norm_(stages, self.clip[1])
+        self.method.transform_gradients(step, [stage.grad for stage in self.flat.stages])
+        self.rates = [rate * factor for factor in self.method.rate_factors(step)]
+        for parameters, stage_rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            parameters["lr"] = stage_rate
+        self.optimizer.step()
+        tracked = self.method.tracks()
+        changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
+        self.method.updated(step, changes)
+        self.history.push()
+        self._loaded = [Read(self.step_index)] * len(self.rates)
+
+    def _load_current(self) -> None:
+        self._load([Read(self.step_index)] * len(self._loaded))
+
+    @torch.no_grad()
+    def _load(self, reads: Sequence[Read]) -> None:
+        """Bring the live weights to `reads`, copying only the stages that hold something else."""
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for stage, (wanted, loaded) in enumerate(zip(reads, self._loaded, strict=True)):
+            if wanted == loaded:
+                continue
+            source, live = self.history.version(stage, wanted.version), self.history.live[stage]
+            if wanted.buffer is None:
+                targets.append(live)
+                sources.append(source)
+            else:
+                torch.add(source, self.method.buffers[wanted.buffer][stage], alpha=wanted.coef, out=live)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        self._loaded = list(reads)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[nn.Module]:
+        """The model in eval mode at version t, without gradients; afterwards everything is as before."""
+        self.flat.check()
+        self._load_current()
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield self.model
+        finally:
+            for module in training:
+                module.training = True
+
+    def flat_weights(self) -> list[Tensor]:
+        """A copy of version t of each stage's weights, its parameters flattened in unit order."""
+        self._load_current()
+        return self.flat.compact()
+
+    def finite(self) -> bool:
+        """Whether all weights of version t are finite (waits for the device)."""
+        self._load_current()
+        return bool(torch.isfinite(self.flat.weights).all())
+
+    def memory(self) -> dict[str, int]:
+        """Bytes held: `weights` (the live ones), `gradients`, `history` (the rings), `buffers` (the method's)."""
+        buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
+        return {
+            "weights": self.flat.weights.nbytes,
+            "gradients": self.flat.gradients.nbytes,
+            "history": self.history.nbytes(),
+            "buffers": sum(t.nbytes for t in buffers),
+        }
+
+    def state_dict(self) -> dict:
+        """All that training bit for bit onwards needs: weights and their history, optimizer, method, model buffers."""
+        self._load_current()
+        return {
+            "boundaries": self.boundaries,
+            "history": self.history.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "buffers": dict(self.model.named_buffers()),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict) -> None:
+        """Continue where `state_dict` was taken. Raises UserError where the stages differ."""
+        if state["boundaries"] != self.boundaries:
+            raise UserError(
+                f"the checkpoint was made with {len(state['boundaries'])} stages cut at {state['boundaries'][:5]}..., "
+                f"this pipeline has {len(self.boundaries)} cut at {self.boundaries[:5]}...: use the same boundaries"
+            )
+        self.history.load_state_dict(state["history"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.method.load_state_dict(state["method"])
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(state["buffers"][name])
+        self._loaded = [Read(self.step_index)] * len(self._loaded)

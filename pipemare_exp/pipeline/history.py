@@ -1,0 +1,148 @@
+"""A model's weights as one flat buffer cut into stages, and the ring of each stage's past versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+# Every parameter starts on a cache line of its own, as it would in a tensor of its own: vectorised kernels may round
+# differently on other alignments, and the emulator has to equal plain training bit for bit.
+_ALIGN_BYTES = 64
+
+
+class FlatWeights:
+    """Moves a model's parameters into one buffer, stage after stage, and their gradients into another.
+
+    The parameters stay the same objects and become views with their own strides (channels-last ones too), so the
+    model must have its final device, dtype and memory format before. `stages[s]` is a flat Parameter over stage s's
+    slice, whose `.grad` is the same slice of `gradients`: what the optimizer works on. Padding between parameters
+    stays zero.
+    """
+
+    def __init__(self, model: nn.Module, stage_parameters: Sequence[Sequence[str]]) -> None:
+        named = dict(model.named_parameters())
+        chosen = [[named[name] for name in names] for names in stage_parameters]
+        first = chosen[0][0]
+        for name, parameter in named.items():
+            if parameter.dtype != first.dtype or parameter.device != first.device:
+                raise ValueError(
+                    f"parameter {name} is {parameter.dtype} on {parameter.device}, others are {first.dtype} on "
+                    f"{first.device}: one flat buffer needs one dtype and one device"
+                )
+        align = max(_ALIGN_BYTES // first.element_size(), 1)
+        offsets, starts, total = [], [], 0
+        for stage in chosen:
+            starts.append(total)
+            for parameter in stage:
+                offsets.append(total)
+                total += -(-parameter.numel() // align) * align
+        self.weights = torch.zeros(total, dtype=first.dtype, device=first.device)
+        self.gradients = torch.zeros_like(self.weights)
+        self._views: list[list[tuple[nn.Parameter, Tensor]]] = []
+        places = iter(offsets)
+        for stage in chosen:
+            self._views.append([(p, self._adopt(p, next(places))) for p in stage])
+        self.stages: list[nn.Parameter] = []
+        for start, end in zip(starts, [*starts[1:], total], strict=True):
+            flat = nn.Parameter(self.weights[start:end])
+            flat.grad = self.gradients[start:end]
+            self.stages.append(flat)
+
+    def _adopt(self, parameter: nn.Parameter, offset: int) -> Tensor:
+        size, stride = parameter.size(), parameter.stride()
+        span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if span != parameter.numel():  # overlapping or with holes: give it the plain layout
+            stride = parameter.contiguous().stride()
+        view = self.weights.as_strided(size, stride, offset)
+        view.copy_(parameter.detach())
+        parameter.data = view
+        parameter.grad = self.gradients.as_strided(size, stride, offset)
+        return view
+
+    def check(self) -> None:
+        """Raise RuntimeError if a parameter or gradient has left the flat buffers.
+
+        `.to(...)`, a rebound `.data` or `zero_grad()` (which sets gradients to None) does that, and training would go
+        on with weights that no stage owns.
+        """
+        low, high = self.gradients.data_ptr(), self.gradients.data_ptr() + self.gradients.nbytes
+        for stage in self._views:
+            for parameter, view in stage:
+                inside = parameter.grad is not None and low <= parameter.grad.data_ptr() < high
+                if parameter.data_ptr() != view.data_ptr() or not inside:
+                    raise RuntimeError(
+                        "a parameter is no longer a view of its stage's flat buffer: the model was moved, converted, "
+                        "or its gradients were set to None after the emulator took it"
+                    )
+
+    def compact(self) -> list[Tensor]:
+        """A copy of each stage's weights without padding, its parameters flattened in order (logical layout)."""
+        return [torch.cat([view.reshape(-1) for _, view in stage]).clone() for stage in self._views]
+
+
+class History:
+    """Per stage, a ring of the current version and the `depth` versions before it.
+
+    `depths[s]` is None for a stage whose passes only ever read its current weights as they are: it has no ring, its
+    live slice is the current version. Otherwise the ring is a tensor of shape (depth + 1, weights of the stage), and
+    the live slice is free to be overwritten with whatever a pass reads.
+    """
+
+    def __init__(self, live: Sequence[Tensor], depths: Sequence[int | None]) -> None:
+        self.live = [tensor.detach() for tensor in live]
+        self.depths = list(depths)
+        self.current = 0
+        self.oldest = 0  # the first version that was kept at all
+        self.rings: list[Tensor | None] = []
+        for flat, depth in zip(self.live, self.depths, strict=True):
+            ring = None if depth is None else flat.new_zeros(depth + 1, flat.numel())
+            if ring is not None:
+                ring[0] = flat
+            self.rings.append(ring)
+
+    def version(self, stage: int, version: int) -> Tensor:
+        """The weights of `stage` after `version` updates. Raises LookupError for one that is not kept."""
+        ring = self.rings[stage]
+        if ring is None:
+            if version != self.current:
+                raise LookupError(f"stage {stage} keeps only its current version {self.current}, not {version}")
+            return self.live[stage]
+        if not max(self.oldest, self.current - len(ring) + 1) <= version <= self.current:
+            raise LookupError(
+                f"stage {stage} at version {self.current} keeps {len(ring)} versions; version {version} is not kept"
+            )
+        return ring[version % len(ring)]
+
+    def change(self, stage: int) -> Tensor:
+        """`live - current version`, written where the next version will stand. Call before `push`."""
+        ring = self.rings[stage]
+        if ring is None:
+            raise LookupError(f"stage {stage} keeps no copy to take a difference from")
+        scratch = ring[(self.current + 1) % len(ring)]
+        return torch.sub(self.live[stage], self.version(stage, self.current), out=scratch)
+
+    def push(self) -> None:
+        """Take the live weights as the next version, over the oldest one of each ring."""
+        self.current += 1
+        rung = [(ring[self.current % len(ring)], live) for ring, live in zip(self.rings, self.live, strict=True)
+                if ring is not None]  # fmt: skip
+        if rung:
+            torch._foreach_copy_([slot for slot, _ in rung], [live for _, live in rung])
+
+    def nbytes(self) -> int:
+        return sum(ring.nbytes for ring in self.rings if ring is not None)
+
+    def state_dict(self) -> dict:
+        """Rings as they are; for a stage without one its live weights, which must be the current version now."""
+        kept = [live.clone() if ring is None else ring for ring, live in zip(self.rings, self.live, strict=True)]
+        return {"current": self.current, "oldest": self.oldest, "kept": kept}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore the rings and make the live weights the current version."""
+        self.current, self.oldest = state["current"], state["oldest"]
+        for stage, (ring, kept) in enumerate(zip(self.rings, state["kept"], strict=True)):
+            (self.live[stage] if ring is None else ring).copy_(kept)
+            if ring is not None:
+                self.live[stage].copy_(self.version(stage, self.current))
