@@ -1,4 +1,4 @@
-"""Curves of a metric for several methods: mean and 95 % interval over seeds, diverged runs marked where they ended."""
+"""Curves of a metric per method: mean and 95 % interval over seeds, diverged runs marked where they ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _finite_evals(row: RunRow) -> list[dict[str, Any]]:
 def group_curve(rows: Sequence[RunRow], place: Place) -> list[dict[str, Any]]:
     """Mean over seeds at every epoch that all of these runs (one method) have reached, and their interval.
 
-    Past the first epoch that one of them lacks there is no mean: the others alone would be a choice of survivors.
+    Past the first epoch that one of them lacks there is no mean: the others alone would be a choice of
+    survivors.
     """
     by_epoch = [{one["epoch"]: one for one in _finite_evals(row)} for row in rows]
     shared = sorted(set.intersection(*(set(one) for one in by_epoch))) if by_epoch else []
@@ -41,20 +42,27 @@ def group_curve(rows: Sequence[RunRow], place: Place) -> list[dict[str, Any]]:
         estimate = mean_with_interval([one[epoch]["value"] for one in by_epoch])
         places = [place(row, one[epoch]) for row, one in zip(rows, by_epoch, strict=True)]
         half = estimate.half_width
-        points.append({
-            "method": rows[0].method, "epoch": epoch, "x": sum(places) / len(places), "mean": estimate.mean,
-            "low": None if half is None else max(0.0, estimate.mean - half),
-            "high": None if half is None else min(100.0, estimate.mean + half),
-            "n": len(rows), "diverged": sum(row.outcome == "diverged" for row in rows),
-        })
+        points.append(
+            {
+                "method": rows[0].method,
+                "epoch": epoch,
+                "x": sum(places) / len(places),
+                "mean": estimate.mean,
+                "low": None if half is None else max(0.0, estimate.mean - half),
+                "high": None if half is None else min(100.0, estimate.mean + half),
+                "n": len(rows),
+                "diverged": sum(row.outcome == "diverged" for row in rows),
+            }
+        )
     return points
 
 
 def draw_curves(axes: Axes, rows: Sequence[RunRow], place: Place) -> list[dict[str, Any]]:
     """Draws every method's curve on `axes` and returns what was drawn, one dict per method and epoch.
 
-    `place(row, evaluation)` is the horizontal position. Runs that ended early are drawn thin on their own past the
-    mean; a cross marks the last evaluation of a diverged one, at the metric's floor if it never had one.
+    `place(row, evaluation)` is the horizontal position. Runs that ended early are drawn thin on their own
+    past the mean; a cross marks the last evaluation of a diverged one, at the metric's floor if it never
+    had one.
     """
     table: list[dict[str, Any]] = []
     for label in in_order(row.method for row in rows):
@@ -65,8 +73,14 @@ def draw_curves(axes: Axes, rows: Sequence[RunRow], place: Place) -> list[dict[s
         every = max(1, len(xs) // 8)
         axes.plot(xs, means, markevery=(every - 1, every), **style)
         if points and points[0]["low"] is not None:
-            axes.fill_between(xs, [one["low"] for one in points], [one["high"] for one in points],
-                              color=style["color"], alpha=0.18, linewidth=0)
+            axes.fill_between(
+                xs,
+                [one["low"] for one in points],
+                [one["high"] for one in points],
+                color=style["color"],
+                alpha=0.18,
+                linewidth=0,
+            )
         for row in group:
             _draw_alone(axes, row, place, points[-1]["epoch"] if points else 0)
         table += points
@@ -80,17 +94,39 @@ def _draw_alone(axes: Axes, row: RunRow, place: Place, shared: int) -> None:
     rest = [one for one in evals if one["epoch"] >= shared]
     one = look(row.method)
     if len(rest) > 1:
-        axes.plot([place(row, e) for e in rest], [e["value"] for e in rest], color=one.color, linestyle=one.dash,
-                  linewidth=0.6)
+        axes.plot(
+            [place(row, e) for e in rest],
+            [e["value"] for e in rest],
+            color=one.color,
+            linestyle=one.dash,
+            linewidth=0.6,
+        )
     if row.outcome == "diverged":
         end = _end(row, place)
-        axes.plot([end["x"]], [end["mean"] or 0.0], marker="X", markersize=7, color=one.color,
-                  markeredgecolor="white", markeredgewidth=0.6, linestyle="none", zorder=5, clip_on=False)
+        axes.plot(
+            [end["x"]],
+            [end["mean"] or 0.0],
+            marker="X",
+            markersize=7,
+            color=one.color,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            linestyle="none",
+            zorder=5,
+            clip_on=False,
+        )
 
 
 def _end(row: RunRow, place: Place) -> dict[str, Any]:
     """Where a diverged run ended: its last finite evaluation (value None and place 0 where it had none)."""
     evals = _finite_evals(row)
     last = evals[-1] if evals else None
-    return {"method": row.method, "epoch": last["epoch"] if last else 0, "x": place(row, last) if last else 0.0,
-            "mean": last["value"] if last else None, "n": 1, "seed": row.seed, "diverged_at_step": row.step}
+    return {
+        "method": row.method,
+        "epoch": last["epoch"] if last else 0,
+        "x": place(row, last) if last else 0.0,
+        "mean": last["value"] if last else None,
+        "n": 1,
+        "seed": row.seed,
+        "diverged_at_step": row.step,
+    }

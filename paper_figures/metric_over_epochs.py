@@ -25,13 +25,15 @@ def missing(rows: Sequence[RunRow]) -> list[str]:
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """Draws every method that `runs` (run directories or rows of one scale and setting) hold for `task`.
 
-    Mean and 95 % interval over seeds; a cross marks where a diverged run ended. Runs that have not ended are left
-    out. Returns the paths of the SVG, the PNG and the CSV; no run that ended is a `UserError`.
+    Mean and 95 % interval over seeds; a cross marks where a diverged run ended. Runs that have not ended
+    are left out. Returns the paths of the SVG, the PNG and the CSV; no run that ended is a `UserError`.
     """
     rows = select.newest(select.ended(as_rows(runs), task))
     if not rows:
-        raise UserError(f'no finished or diverged run of task "{task}" to draw; make them with '
-                        f"`pipemare sweep end_to_end_{task}`")
+        raise UserError(
+            f'no finished or diverged run of task "{task}" to draw; make them with '
+            f"`pipemare sweep end_to_end_{task}`"
+        )
     fig, axes = style.figure(width=style.COLUMN_INCHES, height=3.0)
     table = draw_curves(axes, rows, place=lambda row, one: one["epoch"])
     diverged = sum(row.outcome == "diverged" for row in rows)

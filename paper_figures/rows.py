@@ -1,18 +1,19 @@
-"""Logged runs as one table of plain rows, read from run directories or from committed files; both give the same.
+"""Logged runs as one table of plain rows, read from run directories or, the same, from committed files.
 
 A folder of committed rows holds two files:
 
 - `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals`; lists and objects are JSON.
 - `metrics.csv`: one row per evaluation, keyed by `identity` (with `name`, since a copied run keeps its identity).
 
-`write` makes them from rows, `read` reads a folder of either kind. Only what a run logged is in a row: a value that
-a run has not logged is None, an empty cell.
+`write` makes them from rows, `read` reads a folder of either kind. Only what a run logged is in a row: a
+value that a run has not logged is None, an empty cell.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -90,8 +91,17 @@ def _finite(value: Any) -> bool:
 
 _SCALARS = [one.name for one in fields(RunRow) if one.name != "evals"]
 _JSON = {"overrides", "test", "options", "notes", "versions", "machine"}
-_INTEGERS = {"seed", "step", "epoch", "epochs", "stages", "microbatches", "lr_rescheduling_steps", "warmup_steps",
-             "segment"}
+_INTEGERS = {
+    "seed",
+    "step",
+    "epoch",
+    "epochs",
+    "stages",
+    "microbatches",
+    "lr_rescheduling_steps",
+    "warmup_steps",
+    "segment",
+}
 _FLOATS = {"best", "last", "seconds", "rate", "decay", "mean_delay"}
 
 
@@ -115,8 +125,14 @@ def from_run(run: Any) -> RunRow:
     result = run.result or {}
     metric = result.get("metric") or _metric_of(run)
     evals = [
-        {"step": row["step"], "epoch": row["epoch"], "split": row.get("split"), "loss": row.get("loss"),
-         "value": row.get(metric), "seconds": row.get("seconds")}
+        {
+            "step": row["step"],
+            "epoch": row["epoch"],
+            "split": row.get("split"),
+            "loss": row.get("loss"),
+            "value": row.get(metric),
+            "seconds": row.get("seconds"),
+        }
         for row in run.metrics("eval")
     ]
     method = _dig(config, "method") or {}
@@ -149,10 +165,13 @@ def from_run(run: Any) -> RunRow:
         warmup_steps=_part(config, "sync_warmup", "steps"),
         segment=_dig(config, "pipeline", "segment"),
         mean_delay=_dig(config, "method", "mean_delay"),
-        options={"momentum": _dig(config, "optimizer", "momentum"),
-                 "weight_decay": _dig(config, "optimizer", "weight_decay"),
-                 "batch_size": _dig(config, "data", "batch_size"), "max_tokens": _dig(config, "data", "max_tokens"),
-                 "method": dict(method)},
+        options={
+            "momentum": _dig(config, "optimizer", "momentum"),
+            "weight_decay": _dig(config, "optimizer", "weight_decay"),
+            "batch_size": _dig(config, "data", "batch_size"),
+            "max_tokens": _dig(config, "data", "max_tokens"),
+            "method": dict(method),
+        },
         notes=dict(meta.get("notes") or {}),
         command=_text(meta.get("command")),
         commit=meta.get("commit"),
@@ -165,7 +184,7 @@ def from_run(run: Any) -> RunRow:
 
 
 def _metric_of(run: Any) -> str:
-    """The metric of a run that has no result yet: the one of its evaluations, else that of its kind of task."""
+    """The metric of a run without a result: the one of its evaluations, else that of its kind of task."""
     for row in run.metrics("eval"):
         for name in ("accuracy", "bleu"):
             if name in row:
@@ -193,17 +212,24 @@ def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
     """Writes `runs.csv` and `metrics.csv`; rows sorted by name, so that the same runs give the same bytes."""
     rows = sorted(rows, key=lambda row: row.name)
     table = [
-        {name: json.dumps(getattr(row, name), sort_keys=True) if name in _JSON else _exact(getattr(row, name))
-         for name in _SCALARS}
+        {
+            name: json.dumps(getattr(row, name), sort_keys=True)
+            if name in _JSON
+            else _exact(getattr(row, name))
+            for name in _SCALARS
+        }
         for row in rows
     ]
     metrics = [
         {"identity": row.identity, "name": row.name, **{key: _exact(value) for key, value in one.items()}}
-        for row in rows for one in row.evals
+        for row in rows
+        for one in row.evals
     ]
     head = {"identity": None, "name": None, "step": None}
-    return [write_csv(folder / RUNS_FILE, table or [dict.fromkeys(_SCALARS)]),
-            write_csv(folder / METRICS_FILE, metrics or [head])]
+    return [
+        write_csv(folder / RUNS_FILE, table or [dict.fromkeys(_SCALARS)]),
+        write_csv(folder / METRICS_FILE, metrics or [head]),
+    ]
 
 
 def _exact(value: Any) -> Any:
@@ -213,7 +239,9 @@ def _exact(value: Any) -> Any:
 
 def _cell(name: str, text: str) -> Any:
     if text == "":
-        return {} if name in ("options", "notes", "versions", "machine") else [] if name == "overrides" else None
+        return (
+            {} if name in ("options", "notes", "versions", "machine") else [] if name == "overrides" else None
+        )
     if name in _JSON:
         return json.loads(text)
     if name in _INTEGERS:
@@ -232,12 +260,22 @@ def read_committed(folder: Path) -> list[RunRow]:
             for line in csv.DictReader(file):
                 if line["name"]:
                     evals.setdefault(line["name"], []).append(
-                        {"step": int(line["step"]), "epoch": int(line["epoch"]), "split": line["split"] or None,
-                         **{key: float(line[key]) if line[key] else None for key in ("loss", "value", "seconds")}})
+                        {
+                            "step": int(line["step"]),
+                            "epoch": int(line["epoch"]),
+                            "split": line["split"] or None,
+                            **{
+                                key: float(line[key]) if line[key] else None
+                                for key in ("loss", "value", "seconds")
+                            },
+                        }
+                    )
         with (folder / RUNS_FILE).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.DictReader(file) if line["name"]]
-        return [RunRow(**{name: _cell(name, line[name]) for name in _SCALARS}, evals=evals.get(line["name"], []))
-                for line in lines]
+        return [
+            RunRow(**{name: _cell(name, line[name]) for name in _SCALARS}, evals=evals.get(line["name"], []))
+            for line in lines
+        ]
     except (OSError, KeyError, TypeError, ValueError) as problem:
         raise UserError(
             f"{folder} is no folder of committed rows ({type(problem).__name__}: {problem}); it must hold {RUNS_FILE} "
@@ -248,7 +286,8 @@ def read_committed(folder: Path) -> list[RunRow]:
 def read(folder: Path) -> list[RunRow]:
     """The rows of a folder: of its `runs.csv` where it has one, else of the run directories in it.
 
-    A folder that does not exist, or has neither, gives no rows: what then is missing is for the figures to say.
+    A folder that does not exist, or has neither, gives no rows: what then is missing is for the figures to
+    say.
     """
     folder = Path(folder)
     if (folder / RUNS_FILE).is_file():
@@ -260,4 +299,11 @@ def read(folder: Path) -> list[RunRow]:
         return [row for one in committed for row in read_committed(one)]
     from pipemare_exp.experiment.run_directory import find_runs
 
-    return as_rows(find_runs(folder))
+    rows = []
+    for run in find_runs(folder):
+        try:
+            rows.append(from_run(run))
+        except (UserError, KeyError, TypeError, ValueError) as problem:
+            # One damaged run must not cost the figures of the others; `pipemare runs` lists it as damaged.
+            logging.getLogger(__name__).warning("%s is left out, it cannot be read: %s", run.path, problem)
+    return rows

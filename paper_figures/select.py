@@ -1,8 +1,8 @@
-"""Which runs belong on one figure: same task, scale and setting, one run per method, seed and point of an axis.
+"""Which runs belong on one figure: same task, scale and setting, one run per method, seed and place on an axis.
 
-A run's *setting* is what its overrides change beyond the method, the seed and what cannot change a result. Runs of
-different settings are never pooled: a figure takes the runs of the plain setting (no such override) if they are
-enough, else of the only other setting that is.
+A run's *setting* is what its overrides change beyond the method, the seed and what cannot change a result.
+Runs of different settings are never pooled: a figure takes the runs of the plain setting (no such override)
+if they are enough, else of the only other setting that is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,27 @@ from collections.abc import Callable, Iterable, Sequence
 from paper_figures.rows import RunRow
 from pipemare_exp.errors import UserError
 
-# Overrides that choose the method and seed, which a row has as columns of their own, or that change no result.
-_NEUTRAL = {"experiment", "method", "scale", "seed", "task", "tracking", "runs", "device", "threads", "progress",
-            "launcher", "method.name", "method.label", "method.lr_rescheduling.enabled",
-            "method.discrepancy_correction.enabled", "method.sync_warmup.enabled", "data.root"}
+# Overrides that choose the method and seed, which a row has as columns of their own, or that change no
+# result.
+_NEUTRAL = {
+    "experiment",
+    "method",
+    "scale",
+    "seed",
+    "task",
+    "tracking",
+    "runs",
+    "device",
+    "threads",
+    "progress",
+    "launcher",
+    "method.name",
+    "method.label",
+    "method.lr_rescheduling.enabled",
+    "method.discrepancy_correction.enabled",
+    "method.sync_warmup.enabled",
+    "data.root",
+}
 _NEUTRAL_PREFIXES = ("hydra.", "hydra/", "tracking.", "checkpoint.", "progress.")
 
 Setting = tuple[str, ...]
@@ -50,8 +67,8 @@ def choose(
 ) -> tuple[list[RunRow], list[str]]:
     """The rows of one setting that lack nothing, and []; else the rows of the fullest one and what they lack.
 
-    `missing` says what a set of rows lacks. Two settings besides the plain one that both lack nothing are an error:
-    the caller must say which is meant.
+    `missing` says what a set of rows lacks. Two settings besides the plain one that both lack nothing are
+    an error: the caller must say which is meant.
     """
     groups: dict[Setting, list[RunRow]] = {}
     for row in newest(rows, axis):

@@ -1,8 +1,9 @@
 """How every figure looks, and how it is written to disk.
 
-One colour, marker and dash per method label, the same in every figure: the colours are seaborn's colour-blind safe
-palette, and markers and dashes tell the methods apart where a print is grey. Sizes are those of a two-column paper.
-Output is deterministic: the same numbers give the same bytes (fixed SVG ids, no dates).
+One colour, marker and dash per method label, the same in every figure: the colours are seaborn's
+colour-blind safe palette, and markers and dashes tell the methods apart where a print is grey. Sizes are
+those of a two-column paper. Output is deterministic: the same numbers give the same bytes (fixed SVG ids,
+no dates).
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def look(label: str) -> Look:
 
 def in_order(labels: Iterable[str]) -> list[str]:
     """Distinct labels in the order in which legends and tables name them; unknown ones last, by name."""
-    return sorted(set(labels), key=lambda label: (ORDER.index(label) if label in LOOKS else len(ORDER), label))
+    return sorted(
+        set(labels), key=lambda label: (ORDER.index(label) if label in LOOKS else len(ORDER), label)
+    )
 
 
 def line_style(label: str) -> dict[str, Any]:
@@ -116,9 +119,10 @@ def styled(function: _F) -> _F:
     return wrapper  # type: ignore[return-value]
 
 
-def figure(rows: int = 1, columns: int = 1, *, width: float = COLUMN_INCHES, height: float = 2.3,
-           **subplots: Any) -> tuple[Figure, Any]:
-    """A figure of `width` x `height` inches and its axes, as `plt.subplots` gives them, but without a backend."""
+def figure(
+    rows: int = 1, columns: int = 1, *, width: float = COLUMN_INCHES, height: float = 2.3, **subplots: Any
+) -> tuple[Figure, Any]:
+    """A figure of `width` x `height` inches and its axes, as `plt.subplots` gives them; needs no backend."""
     fig = Figure(figsize=(width, height), layout="constrained")
     return fig, fig.subplots(rows, columns, **subplots)
 
@@ -156,7 +160,7 @@ def write_csv(path: Path, table: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def save(fig: Figure, stem: Path, table: Sequence[Mapping[str, Any]]) -> list[Path]:
-    """Writes `stem`.svg, `stem`.png (200 dpi) and the plotted numbers as `stem`.csv; returns the three paths."""
+    """Writes `stem`.svg, `stem`.png (200 dpi) and the plotted numbers as `stem`.csv; returns the paths."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     svg, png, numbers = (stem.parent / f"{stem.name}.{ending}" for ending in ("svg", "png", "csv"))

@@ -63,7 +63,7 @@ class Workload:
         return Emulator(self.model, units, boundaries, made, self.optimizer, len(self.microbatches))
 
 
-def build(name: str, microbatches: int, batch: int | None = None) -> Workload:
+def build(name: str, microbatches: int, batch: int | None = None, width: int | None = None) -> Workload:
     """The workload `name` with its minibatch cut into `microbatches`. Raises UserError for an unknown name.
 
     Inputs are random: only time and memory are looked at, never what is learnt.
@@ -72,7 +72,7 @@ def build(name: str, microbatches: int, batch: int | None = None) -> Workload:
         raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
     batch = batch or BATCHES[name]
     torch.manual_seed(0)
-    model = models.build(name).to(memory_format=torch.channels_last).train()
+    model = models.build(name, width=width).to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
     pairs = list(zip(images.tensor_split(microbatches), labels.tensor_split(microbatches), strict=True))

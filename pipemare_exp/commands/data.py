@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
             print(description.prepare(root))
         return 0
     rows = survey(args.data)
+    where = f" --data {args.data}" if args.data else ""
     if args.json:
         print(json.dumps({"root": str(root), "datasets": rows}, indent=2))
         return 0
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         for path in row["missing"]:
             print(f"{'':<9} expected: {path}")
         if not row["present"]:
-            print(f'{"":<9} run "pipemare data prepare {row["name"]}"')
+            print(f'{"":<9} run "pipemare data prepare {row["name"]}{where}"')
     return 0
 
 

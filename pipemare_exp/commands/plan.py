@@ -17,31 +17,32 @@ examples:
   pipemare plan --model resnet50 --microbatches 32         one stage per weight unit: 107
   pipemare plan --model resnet50 --stages 16 --microbatches 8 --optimizer adamw --json
 
-Memory is in multiples of W, the size of the weights; activations in microbatches at one stage, summed over the
-stages. All numbers are the model's, none is measured.
+Memory is in multiples of W, the size of the weights; activations in microbatches at one
+stage, summed over the stages. All numbers are the model's, none is measured.
 """
 
 GRID_STAGES = 8
 GRID_SLOTS = 40
+DELAY_ROWS = 24
+"""Above this number of stages the table of delays leaves out those in the middle."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `pipemare plan`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("--stages", type=int, metavar="P", help="pipeline stages (default: the model's weight units)")
-    parser.add_argument("--microbatches", type=int, metavar="N", required=True, help="microbatches in a minibatch")
-    parser.add_argument("--model", metavar="M", help="take P and the stages' sizes from a model, such as resnet50")
-    parser.add_argument(
-        "--optimizer", default="sgd_momentum", choices=("sgd_momentum", "adamw"), help="whose state to count"
-    )
-    parser.add_argument("--slots", default="duplex", choices=schedule.SLOT_KINDS, help="of asynchronous methods")
-    parser.add_argument("--steps", type=int, metavar="T", help="show the versions (and grids) of the first T steps")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    add = parser.add_argument
+    add("--stages", type=int, metavar="P", help="pipeline stages (default: the model's weight units)")
+    add("--microbatches", type=int, metavar="N", required=True, help="microbatches in a minibatch")
+    add("--model", metavar="M", help="take P and the stages' sizes from a model, such as resnet50")
+    add("--optimizer", default="sgd_momentum", choices=("sgd_momentum", "adamw"), help="its state counts")
+    add("--slots", default="duplex", choices=schedule.SLOT_KINDS, help="slots of asynchronous methods")
+    add("--steps", type=int, metavar="T", help="show the versions (and grids) of the first T steps")
+    add("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the plan; UserError for numbers below 1, no P, or more stages than the model has weight units."""
+    """Prints the plan. UserError for numbers below 1, no P, or more stages than the model has units."""
     for name in ("stages", "microbatches", "steps"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -66,8 +67,8 @@ def make_plan(
     """The plan as `--json` prints it.
 
     `memory.stash_model` is there only with `sizes` (weights per stage), `versions` (of PipeMare, as
-    [stage][step][microbatch]) only with `steps`. `activations.sqrt` is null where no recomputation is defined: for
-    GPipe and in alternating slots.
+    [stage][step][microbatch]) only with `steps`. `activations.sqrt` is null where no recomputation is
+    defined: for GPipe and in alternating slots.
     """
     plan: dict[str, Any] = {
         "stages": stages,
@@ -81,14 +82,16 @@ def make_plan(
         memory = vars(costs.memory(method, stages, microbatches, optimizer, slots, sizes)).copy()
         if sizes is None:
             del memory["stash_model"]
-        recomputes = method != "gpipe" and slots == "duplex"
+        activations: dict[str, int | None] = {
+            "none": costs.activations(method, stages, microbatches, slots),
+            "sqrt": None,
+        }
+        if method != "gpipe" and slots == "duplex":
+            activations["sqrt"] = costs.activations_recomputed(stages, costs.sqrt_segment(stages))
         plan["methods"][method] = {
             "utilization": costs.utilization(method, stages, microbatches),
             "memory": memory,
-            "activations": {
-                "none": costs.activations(method, stages, microbatches, slots),
-                "sqrt": costs.activations_recomputed(stages, costs.sqrt_segment(stages)) if recomputes else None,
-            },
+            "activations": activations,
         }
     if steps is not None:
         walked = versions.walk(schedule.pipemare(stages, microbatches, steps, slots))
@@ -100,13 +103,13 @@ def _stages(stages: int | None, model: str | None) -> tuple[int, list[int] | Non
     """P and, with a model, the number of weights of each stage."""
     if model is None:
         if stages is None:
-            raise UserError("neither --stages nor --model; say how many stages: --stages 8, or --model resnet50")
+            raise UserError("neither --stages nor --model; give one, as in --stages 8 or --model resnet50")
         return stages, None
     from pipemare_exp.models import unit_sizes  # imports torch
     from pipemare_exp.pipeline.stages import choose_boundaries
 
     units = unit_sizes(model)
-    if stages is None or stages == len(units):
+    if stages is None:
         return len(units), units
     if stages > len(units):
         raise UserError(
@@ -118,74 +121,88 @@ def _stages(stages: int | None, model: str | None) -> tuple[int, list[int] | Non
 
 
 def _show(plan: dict[str, Any], model: str | None, sizes: list[int] | None, steps: int | None) -> None:
-    """The plan for people: methods, stages and, where they fit, versions and grids."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
+    """The plan for people: methods, delays and, with `steps`, versions and grids."""
     stages, microbatches, slots = plan["stages"], plan["microbatches"], plan["slots"]
-    source = f" of {model} ({sum(sizes):,} weights)" if model and sizes else ""
-    console.print(
-        f"P = {stages} stages{source}, N = {microbatches} microbatches, {slots} slots. A GPipe step takes "
-        f"(N+P-1)/N = {plan['gpipe_ratio']:.4g} times as long as an asynchronous one.\n"
-    )
-    table = Table(box=box.SIMPLE_HEAD, caption=_caption(plan, model), caption_justify="left")
-    table.add_column("method", no_wrap=True)
-    stash = ["stash"] if sizes is None else ["stash, equal", "stash, model"]
-    for heading in ("utilization", "weights", "gradients", "optimizer", *stash, "T2", "activations", "recomputed"):
-        table.add_column(heading, justify="right")
-    for method, row in plan["methods"].items():
-        numbers = [row["utilization"], *row["memory"].values(), *row["activations"].values()]
-        table.add_row(method, *("-" if number is None else f"{number:.4g}" for number in numbers))
-    console.print(table)
-
-    table = Table(box=box.SIMPLE_HEAD, caption="delay: tau_fwd, in steps; versions: PipeDream's, the current one too")
-    for heading in ("stage", "delay", "versions", *(() if sizes is None else ("weights",))):
-        table.add_column(heading, justify="right")
-    delays = versions.slot_delays(stages, slots)
-    for s, tau in enumerate(plan["tau_fwd"]):
-        if stages > 24 and 8 <= s < stages - 8:
-            if s == 8:
-                table.add_row(*["..."] * len(table.columns))
-            continue
-        size = [] if sizes is None else [f"{sizes[s]:,}"]
-        table.add_row(str(s), f"{tau:.4g}", str(versions.history_depth(delays[s], microbatches) + 1), *size)
-    console.print(table)
+    source = f" of {model} ({sum(sizes):,} weights)" if sizes else ""
+    print(f"P = {stages} stages{source}, N = {microbatches} microbatches, {slots} slots.")
+    print(f"A GPipe step takes (N+P-1)/N = {plan['gpipe_ratio']:.6g} times as long as an asynchronous step.")
+    _show_methods(plan)
+    _show_delays(plan, sizes)
     if steps is not None:
         _show_schedules(stages, microbatches, steps, slots)
 
 
-def _caption(plan: dict[str, Any], model: str | None) -> str:
-    lines = ["weights to T2: in W, the weights' size; activations: in microbatches at one stage"]
-    if model:
-        lines.append("stash: with stages of equal size; with the model's own sizes")
-    if plan["slots"] == "duplex":
-        lines.append(f"recomputed: activations with segments of {costs.sqrt_segment(plan['stages'])} stages")
-    return "\n".join(lines)
+def _show_methods(plan: dict[str, Any]) -> None:
+    rows = {
+        "utilization": lambda method: method["utilization"],
+        "weights (W)": lambda method: method["memory"]["weights"],
+        "gradients (W)": lambda method: method["memory"]["gradients"],
+        "optimizer (W)": lambda method: method["memory"]["optimizer"],
+        "stash, equal stages (W)": lambda method: method["memory"]["stash_uniform"],
+        "stash, model's stages (W)": lambda method: method["memory"].get("stash_model"),
+        "T2 (W)": lambda method: method["memory"]["t2"],
+        "activations": lambda method: method["activations"]["none"],
+        f"activations, segments of {costs.sqrt_segment(plan['stages'])}": lambda m: m["activations"]["sqrt"],
+    }
+    methods = plan["methods"]
+    cells = [[name, *map(_number, map(value, methods.values()))] for name, value in rows.items()]
+    _show_table(["", *methods], [row for row in cells if set(row[1:]) != {"-"}])
+    print("W: the weights' size. Activations: microbatches at one stage, over all stages.\n")
+
+
+def _number(value: float | None) -> str:
+    """Four digits, integers whole, `-` for what is not defined."""
+    if value is None:
+        return "-"
+    return str(int(value)) if value == int(value) else f"{value:.4g}"
+
+
+def _show_delays(plan: dict[str, Any], sizes: list[int] | None) -> None:
+    stages, microbatches = plan["stages"], plan["microbatches"]
+    delays = versions.slot_delays(stages, plan["slots"])
+    rows = []
+    for s, tau in enumerate(plan["tau_fwd"]):
+        kept = versions.history_depth(delays[s], microbatches) + 1
+        rows.append([str(s), _number(tau), str(kept), *([] if sizes is None else [f"{sizes[s]:,}"])])
+    if stages > DELAY_ROWS:
+        ends = DELAY_ROWS // 3
+        rows = [*rows[:ends], ["..."] * len(rows[0]), *rows[-ends:]]
+    _show_table(["stage", "delay (steps)", "versions", *([] if sizes is None else ["weights"])], rows)
+    print("Versions: the most that PipeDream keeps at one moment, the current one included.\n")
+
+
+def _show_table(header: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for k, heading in enumerate(header):
+        table.add_column(heading, justify="right" if k or heading else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
 
 
 def _show_schedules(stages: int, microbatches: int, steps: int, slots: str) -> None:
-    """Grid of every method, with the versions that its forwards and backwards read; by `print`, which never wraps."""
-    alike = schedule.pipedream(stages, microbatches, steps, slots)
-    drawn = (
-        ("GPipe (alternating slots)", schedule.gpipe(stages, microbatches, steps)),
-        (f"PipeDream ({slots} slots)", alike),
-        (f"PipeMare ({slots} slots), with or without T2", schedule.pipemare(stages, microbatches, steps, slots)),
-    )
-    for title, plan in drawn:
+    """Grid of every method and the versions it reads; by `print`, which never wraps a row."""
+    drawn = {
+        "GPipe (alternating slots)": schedule.gpipe(stages, microbatches, steps),
+        f"PipeDream ({slots} slots)": schedule.pipedream(stages, microbatches, steps, slots),
+        f"PipeMare, with or without T2 ({slots} slots)": schedule.pipemare(
+            stages, microbatches, steps, slots
+        ),
+    }
+    for title, plan in drawn.items():
+        print(f"{title}: utilization {plan.utilization():.4g} with fill and drain")
         if stages > GRID_STAGES or plan.length > GRID_SLOTS:
-            print(
-                f"{title}: {stages} stages x {plan.length} slots, utilization {plan.utilization():.4g} with fill and "
-                f"drain; grids are drawn up to {GRID_STAGES} x {GRID_SLOTS}"
-            )
+            print(f"  {stages} stages x {plan.length} slots; grids go up to {GRID_STAGES} x {GRID_SLOTS}\n")
             continue
-        print(f"{title}: utilization {plan.utilization():.4g} with fill and drain; * updates at the slot's end")
         print(plan.render())
+        print("* updates at the slot's end. Versions read by forward/backward, step by step:")
         walked = versions.walk(plan)
-        print("versions read by the forward/backward of each microbatch, step by step:")
         for s in range(stages):
-            pairs = zip(walked.forward[s], walked.backward[s], strict=True)
-            step_texts = [" ".join(f"{f}/{b}" for f, b in zip(*pair, strict=True)) for pair in pairs]
-            print(f"stage {s} " + " | ".join(step_texts))
+            by_step = zip(walked.forward[s], walked.backward[s], strict=True)
+            texts = [" ".join(f"{f}/{b}" for f, b in zip(*pair, strict=True)) for pair in by_step]
+            print(f"stage {s} {' | '.join(texts)}")
         print()

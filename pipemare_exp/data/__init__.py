@@ -18,7 +18,7 @@ DATASETS = {
     "iwslt14": "pipemare_exp.data.iwslt14:describe",
     "multi30k": "pipemare_exp.data.multi30k:describe",
 }
-"""Data set name -> "module:function" that takes nothing and returns its `Description`; imported when asked for."""
+"""Data set name -> "module:function" that returns its `Description`; imported when asked for."""
 
 VALIDATION_SEED = 20210405
 """Fixed, so that every run, whatever its seed, holds out the same images."""
@@ -28,9 +28,9 @@ VALIDATION_SEED = 20210405
 class Description:
     """What `pipemare data` knows of a data set.
 
-    `files` are relative to the data root; all of them there means the data set is prepared; none at all means that
-    it needs no preparation (bundled or generated). `prepare(root)` makes them, and returns a sentence that says what
-    it did; it raises UserError with the remedy when it cannot.
+    `files` are relative to the data root; all of them there means the data set is prepared; none at all
+    means that it needs no preparation (bundled or generated). `prepare(root)` makes them, and returns a
+    sentence that says what it did; it raises UserError with the remedy when it cannot.
     """
 
     name: str
@@ -60,13 +60,13 @@ def describe(name: str) -> Description:
 def hold_out(count: int, validation: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices (train, validation) of `count` training examples, `validation` of them held out.
 
-    The held-out ones are the last of a fixed permutation: a larger validation set contains every smaller one's
-    images, and none of this depends on a run's seed. Both arrays are ascending.
+    The held-out ones are the last of a fixed permutation: a larger validation set contains every smaller
+    one's images, and none of this depends on a run's seed. Both arrays are ascending.
     """
     if not 0 <= validation < count:
         raise UserError(
-            f"data.validation={validation}; it must be at least 0 and leave some of the {count} training examples "
-            f"to train on: 0 ... {count - 1}"
+            f"data.validation={validation}; it must be at least 0 and leave some of the {count} training "
+            f"examples to train on: 0 ... {count - 1}"
         )
     # RandomState's stream is frozen by NumPy's compatibility policy; that of Generator may change.
     order = np.random.RandomState(VALIDATION_SEED).permutation(count)

@@ -16,7 +16,8 @@ VARIABLE = "PIPEMARE_DATA"
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder of prepared data: `root` (`data.root`, --data), else $PIPEMARE_DATA, else the user's cache folder.
+    """The folder of prepared data: `root` (`data.root`, --data), else $PIPEMARE_DATA, else the user's cache
+    folder.
 
     The last is $XDG_CACHE_HOME/pipemare, or ~/.cache/pipemare. The folder need not exist.
     """
@@ -29,7 +30,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def make_folder(path: Path) -> Path:
-    """`path`, created if need be; UserError where that cannot be."""
+    """`path`, created if need be and writable; UserError where that cannot be."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -37,6 +38,8 @@ def make_folder(path: Path) -> Path:
             f"cannot make the data folder {path}: {error.strerror}; "
             f"choose another with --data DIR, data.root=DIR or {VARIABLE}"
         ) from error
+    if not os.access(path, os.W_OK):
+        raise _unwritable(path, "no permission")
     return path
 
 
@@ -51,10 +54,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; make the folder writable or choose another with --data DIR, "
-            f"data.root=DIR or {VARIABLE}"
-        ) from error
+        raise _unwritable(path, error.strerror) from error
     try:
         with os.fdopen(handle, mode, encoding=encoding) as file:
             yield file
@@ -64,9 +64,17 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 would hide shared data from other users
         os.replace(temporary, path)
-    except BaseException:
+    except OSError as error:  # a full disk, most likely
+        raise _unwritable(path, error.strerror) from error
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise
+
+
+def _unwritable(path: Path, reason: str | None) -> UserError:
+    return UserError(
+        f"cannot write {path}: {reason}; make room or mend the permissions, or choose another folder with "
+        f"--data DIR, data.root=DIR or {VARIABLE}"
+    )
 
 
 def sha256(path: Path) -> str:

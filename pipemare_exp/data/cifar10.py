@@ -1,7 +1,8 @@
-"""CIFAR-10 as one prepared file, `cifar10.npz`: made from torchvision's checked download, read with every check.
+"""CIFAR-10 as one prepared file, `cifar10.npz`: made from torchvision's checked download, read with every
+check.
 
-A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009: 60,000 colour images of 32x32 in 10
-classes, 50,000 of them for training.
+A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009: 60,000 colour images of 32x32
+in 10 classes, 50,000 of them for training.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ ELSEWHERE = f"--data DIR, data.root=DIR or {VARIABLE} name another folder"
 
 
 def load(root: Path) -> ImageArrays:
-    """The arrays of `root`/cifar10.npz; UserError that says what to do if it is missing or not what it should be.
+    """The arrays of `root`/cifar10.npz; UserError with the remedy if it is missing or damaged.
 
-    Fewer images than CIFAR-10 has are accepted (a subset is a subset; the task says so in its notes); other shapes,
-    types or labels are not.
+    Fewer images than CIFAR-10 has are accepted (a subset is a subset; the task says so in its notes); other
+    shapes, types or labels are not.
     """
     path = root / FILE
     if not path.is_file():
         raise UserError(
-            f'no prepared CIFAR-10 at {path}; run "pipemare data prepare cifar10 --data {root}" (downloads 170 MB), '
-            f"or put there an .npz of uint8 x_train ({TRAIN}, 32, 32, 3), y_train ({TRAIN},), "
-            f"x_test ({TEST}, 32, 32, 3), y_test ({TEST},); {ELSEWHERE}"
+            f'no prepared CIFAR-10 at {path}; run "pipemare data prepare cifar10 --data {root}" '
+            f"(downloads 170 MB), or put there an .npz of uint8 x_train ({TRAIN}, 32, 32, 3), "
+            f"y_train ({TRAIN},), x_test ({TEST}, 32, 32, 3), y_test ({TEST},); {ELSEWHERE}"
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("one array, not an .npz archive of several")
+        with file:
+            arrays = {name: file[name] for name in file.files if isinstance(file[name], np.ndarray)}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise _damaged(path, f"cannot be read ({type(error).__name__}: {error})") from error
     for part in ("train", "test"):
@@ -76,13 +80,14 @@ def _damaged(path: Path, what: str) -> UserError:
 def prepare(root: Path, download: bool = True) -> str:
     """Make `root`/cifar10.npz, from `root`/cifar-10-python.tar.gz if that is there, else from the network.
 
-    torchvision checks the MD5 of the archive and of every batch in it. The work is done in a temporary folder under
-    `root`, which is removed again; the file appears whole or not at all. A good file that exists is left alone.
+    torchvision checks the MD5 of the archive and of every batch in it. The work is done in a temporary
+    folder under `root`, which is removed again; the file appears whole or not at all. A good file that
+    exists is left alone.
     """
     path = root / FILE
     if path.is_file():
-        arrays = load(root)
-        return f"{path} is there already: {len(arrays.x_train):,} train and {len(arrays.x_test):,} test images"
+        present = load(root)
+        return f"{path} is there already: {len(present.x_train):,} train and {len(present.x_test):,} test images"
     from torchvision.datasets import CIFAR10
     from torchvision.datasets.utils import check_integrity
 
@@ -103,18 +108,21 @@ def prepare(root: Path, download: bool = True) -> str:
                 "x_test": np.ascontiguousarray(test.data),
                 "y_test": np.array(test.targets, dtype=np.uint8),
             }
-    except (OSError, RuntimeError) as error:  # URLError and HTTPError are OSErrors; RuntimeError: a wrong checksum
+    except (OSError, RuntimeError) as error:  # no network (URLError is an OSError), or a wrong checksum
         raise UserError(
-            f"could not get CIFAR-10 from {CIFAR10.url} ({error}); put {ARCHIVE} (from another machine) or {FILE} "
-            f"into {root} and run this again; {ELSEWHERE}"
+            f"could not get CIFAR-10 from {CIFAR10.url} ({error}); put {ARCHIVE} (from another machine) "
+            f"or {FILE} into {root} and run this again; {ELSEWHERE}"
         ) from error
     with atomic_write(path) as file:
-        np.savez(file, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)
     return f"wrote {path}: {len(arrays['x_train']):,} train and {len(arrays['x_test']):,} test images"
 
 
 def describe() -> Description:
     """What `pipemare data list` says of CIFAR-10."""
     return Description(
-        "cifar10", "CIFAR-10, 50,000 train / 10,000 test colour images of 32x32 in 10 classes", (FILE,), prepare
+        "cifar10",
+        "CIFAR-10, 50,000 train / 10,000 test colour images of 32x32 in 10 classes",
+        (FILE,),
+        prepare,
     )

@@ -1,7 +1,7 @@
 """scikit-learn's bundled handwritten digits: 1,797 grey images of 8x8, the data set that needs no download.
 
-The test part of the "Optical Recognition of Handwritten Digits" set (E. Alpaydin, C. Kaynak, 1998, UCI Machine
-Learning Repository); pixels are counts from 0 to 16.
+The test part of the "Optical Recognition of Handwritten Digits" set (E. Alpaydin, C. Kaynak, 1998, UCI
+Machine Learning Repository); pixels are counts from 0 to 16.
 """
 
 from __future__ import annotations

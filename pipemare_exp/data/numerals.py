@@ -13,12 +13,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
-from functools import lru_cache
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 
 from pipemare_exp.data import Description
+from pipemare_exp.data.bitext import SOURCE, Bitext
+from pipemare_exp.data.cache import sha256
 
 SEED = 1910
 PAIRS = {"train": 20_000, "valid": 500, "test": 500}
+MERGES = 600
+"""BPE merges: enough to give the parts of number words, few enough that whole numbers stay cut."""
+
 SHARES = {"number": 0.35, "date": 0.25, "time": 0.2, "money": 0.2}
 """The part of each kind in every split."""
 
@@ -58,7 +65,7 @@ FRAMES: dict[str, tuple[Pair, ...]] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def words(number: int, language: str, form: str = "cardinal") -> str:
     """`number` in words, in lower case: num2words' cardinal, ordinal or year."""
     from num2words import num2words
@@ -66,7 +73,7 @@ def words(number: int, language: str, form: str = "cardinal") -> str:
     return num2words(number, lang=language, to=form).lower()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(language: str) -> tuple[dict[int, str], dict[int, str]]:
     """Babel's names of months (1..12) and of days of the week (0: Monday), in lower case."""
     from babel.dates import get_day_names, get_month_names
@@ -216,3 +223,21 @@ def detokenise(line: str) -> str:
 def describe() -> Description:
     """What `pipemare data list` says of the generated phrases."""
     return Description("numerals", "German number, date, time and money phrases in English, 20,000 pairs (generated)")
+
+
+def bitext(merges: int = MERGES, train: int | None = None) -> Bitext:
+    """The phrases as tokenised text, `train` pairs to train on, generated when first asked for.
+
+    Identified by this file's content and the versions of num2words and Babel.
+    """
+    sizes = PAIRS | {"train": train or PAIRS["train"]}
+    made: dict[str, list[Pair]] = {}
+
+    def lines(split: str, language: str) -> list[str]:
+        if not made:
+            made.update(generate(pairs=sizes))
+        return [tokenise(pair[0 if language == SOURCE else 1]) for pair in made[split]]
+
+    fingerprint = {"generator": sha256(Path(__file__)), "pairs": str(sizes["train"])}
+    fingerprint |= {package: version(package) for package in ("num2words", "Babel")}
+    return Bitext("numerals", lines, fingerprint, merges, tokeniser="simple")

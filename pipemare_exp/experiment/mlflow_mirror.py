@@ -1,8 +1,9 @@
 """Which MLflow entries mirror a run directory, and how are they written once only, by one process at a time?
 
-`metrics.jsonl` rows become metrics whose step is the optimizer step, the resolved configuration becomes flattened
-params, the run's files become artifacts. One MLflow run per run directory: its id is kept in RUN/mlflow.json (per
-store), so that a resumed training continues it, and rows that the store already has are never written twice.
+`metrics.jsonl` rows become metrics whose step is the optimizer step, the resolved configuration becomes
+flattened params, the run's files become artifacts. One MLflow run per run directory: its id is kept in
+RUN/mlflow.json (per store), so that a resumed training continues it, and rows that the store already has are
+never written twice.
 
 Nothing here is imported before a run is tracked; every function may raise what MLflow raises.
 """
@@ -16,12 +17,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+
+from pipemare_exp.experiment.report import flatten
 
 ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
 PARAM_LENGTH = 500  # the smallest limit of any MLflow server; this version's own is 6,000
@@ -31,22 +35,16 @@ LOCK_WAITS = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each new try where SQLi
 STATUS = {"finished": "FINISHED", "diverged": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """{"a": {"b": [1, 2]}} -> {"a.b": "[1, 2]"}, each value short enough for MLflow."""
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-            continue
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        if len(text) > PARAM_LENGTH:
-            text = text[: PARAM_LENGTH - len(SHORTENED)] + SHORTENED
-        flat[f"{prefix}{key}"] = text
-    return flat
+def params_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The flattened configuration, each value short enough for MLflow (its whole is in config.yaml)."""
+    return {
+        key: text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - len(SHORTENED)] + SHORTENED
+        for key, text in flatten(config).items()
+    }
 
 
 def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """MLflow's metrics of one row: {"train/loss": ..., "train/rate": ..., "epoch": ...}; a row without any: {}."""
+    """MLflow's metrics of one row: {"train/loss": ..., "train/rate": ..., "epoch": ...}; {} if it has none."""
     kind = row.get("kind")
     if kind not in ("train", "eval"):
         return {}
@@ -76,12 +74,12 @@ class Mirror:
         self._last_step: dict[str, int] = {}
 
     def log_backlog(self) -> None:
-        """Store the params and rows of the directory that the store does not have, and say that the run runs."""
+        """Store the params and rows of the directory that the store lacks, and say that the run runs."""
         known = _retry(lambda: self.client.get_run(self.run_id)).data.params
-        missing = [Param(k, v) for k, v in flatten(self.run.config).items() if k not in known]  # params never change
+        missing = [Param(k, v) for k, v in params_of(self.run.config).items() if k not in known]  # params never change
         for start in range(0, len(missing), PARAMS_IN_A_BATCH):
             batch = missing[start : start + PARAMS_IN_A_BATCH]
-            _retry(lambda batch=batch: self.client.log_batch(self.run_id, params=batch))
+            _retry(partial(self.client.log_batch, self.run_id, params=batch))
         self._set_tags(None)
         _retry(lambda: self.client.update_run(self.run_id, status="RUNNING"))
         self.log_rows(self.run.metrics())
@@ -102,7 +100,7 @@ class Mirror:
                     metrics.append(Metric(key, value, int(1000 * when), step))
         for start in range(0, len(metrics), METRICS_IN_A_BATCH):
             batch = metrics[start : start + METRICS_IN_A_BATCH]
-            _retry(lambda batch=batch: self.client.log_batch(self.run_id, metrics=batch))
+            _retry(partial(self.client.log_batch, self.run_id, metrics=batch))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Store the outcome, best and last metric, final test and the run's files."""
@@ -141,7 +139,7 @@ class Mirror:
         _retry(lambda: self.client.log_batch(self.run_id, tags=pairs))
 
     def _experiment(self, name: str) -> str:
-        """The id of the MLflow experiment, made (with its artifacts beside the store) or restored as needed."""
+        """The MLflow experiment's id; made, with its artifacts beside the store, or restored as needed."""
         found = self.client.get_experiment_by_name(name)
         if found is None:
             store = sqlite_file(self.uri)

@@ -2,8 +2,8 @@
 
     RUN = <runs>/<task>-<method>-<scale>-s<seed>-<first 8 digits of the hash>/
       config.yaml        the resolved configuration         overrides.json   what the command line said
-      meta.json          command, commit, versions, machine  metrics.jsonl   one row a line: the source of truth
-      status.json        running | finished | diverged | interrupted | failed, with pid, step, time
+      meta.json          command, commit, versions, machine  metrics.jsonl   one row a line: the source of
+      truth status.json        running | finished | diverged | interrupted | failed, with pid, step, time
       result.json        once the outcome is final (finished, diverged)
       checkpoints/       last.pt and the ones before it     error.txt        the traceback of a failure
       lock               held by the process that trains here
@@ -38,7 +38,7 @@ def project_root() -> Path:
 
 
 def runs_root(option: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of runs: the option, else the environment's PIPEMARE_RUNS, else results/runs of the project."""
+    """The folder of runs: the option, else the environment's PIPEMARE_RUNS, else results/runs."""
     chosen = option or os.environ.get("PIPEMARE_RUNS")
     return Path(chosen).expanduser().absolute() if chosen else project_root() / "results" / "runs"
 
@@ -63,23 +63,26 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text`, wholly or not at all."""
+def write_text(path: Path, text: str, durable: bool = True) -> None:
+    """Replace `path` by `text`, wholly or not at all; `durable`: and wait until the disk has it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
     os.replace(temporary, path)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(finite_json(value), indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    """Replace `path` by `value` as JSON, NaN and infinities as null."""
+    write_text(path, json.dumps(finite_json(value), indent=2, allow_nan=False) + "\n", durable)
 
 
 class Run:
-    """The folder of one run. Reading asks the disk every time; a file that is absent reads as empty (or None)."""
+    """The folder of one run. Reading asks the disk every time; an absent file reads as empty (or None)."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
@@ -145,14 +148,20 @@ class Run:
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.writelines(json.dumps(finite_json(row), allow_nan=False) + "\n" for row in rows)
 
-    def cut_metrics(self, step: int) -> None:
-        """Drop the rows past `step`: the run goes on from a checkpoint of that step and will write them again."""
-        kept = [row for row in self.metrics() if row["step"] <= step and row["kind"] != "outcome"]
+    def sync_metrics(self) -> None:
+        """Wait until the disk has all rows, before a checkpoint that relies on them."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            os.fsync(file.fileno())
+
+    def cut_metrics(self, step: int, evaluated: int) -> None:
+        """Drop the rows that a run going on after `step`, last evaluated at `evaluated`, will write again."""
+        limits = {"train": step, "eval": evaluated}
+        kept = [row for row in self.metrics() if row["step"] <= limits.get(row["kind"], -1)]
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
 
     def set_status(self, state: str, step: int, **more: Any) -> None:
         status = {"state": state, "pid": os.getpid(), "step": step, "updated": round(time.time(), 3), **more}
-        write_json(self.path / "status.json", status)
+        write_json(self.path / "status.json", status, durable=False)
 
     def create(self) -> None:
         """Make the folder; UserError where that cannot be done."""
@@ -168,15 +177,20 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for this process; UserError when another one trains it. A dead process holds nothing."""
+        """Hold the run for this process; UserError when another trains it. A dead process holds nothing."""
         with open(self.path / "lock", "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            for _ in range(10):  # a reader's `is_locked` holds the lock for a moment
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
+            else:
                 pid = self.status.get("pid", "unknown")
                 raise UserError(
-                    f"{self.path} is being trained by another process (pid {pid}); wait for it or stop it first"
-                ) from error
+                    f"{self.path} is being trained by another process (pid {pid}); "
+                    "wait for it or stop it first"
+                )
             yield
 
     def is_locked(self) -> bool:
@@ -210,7 +224,9 @@ def open_run(path: str | os.PathLike[str], runs: str | os.PathLike[str] | None =
     for candidate in (Path(path), runs_root(runs) / path):
         if (candidate / "config.yaml").is_file():
             return Run(candidate)
-    raise UserError(f"{path} is no run (no config.yaml in it or in {runs_root(runs) / path}); see `pipemare runs`")
+    raise UserError(
+        f"{path} is no run (no config.yaml in it or in {runs_root(runs) / path}); see `pipemare runs`"
+    )
 
 
 def _rows(text: str, path: Path) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """What a configuration holds: one tree of frozen dataclasses, with the bounds of every value beside it.
 
-`config.py` fills this tree from the YAML files in configs/. A field's type is what it accepts (`| None`: may be left
-unset); `_bounded` and `_choice` add its range. Values that one task uses and another does not are None there, and
-None is left out of a run's identity, so a new optional field never renames the runs that were made before it.
+`config.py` fills this tree from the YAML files in configs/. A field's type is what it accepts (`| None`: may
+be left unset); `_bounded` and `_choice` add its range. Values that one task uses and another does not are
+None there, and None is left out of a run's identity, so a new optional field never renames the runs that were
+made before it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`batch_size` (examples) or `max_tokens` (translation) is the size of a minibatch, not of a microbatch."""
+    """`batch_size` (examples) or `max_tokens` (translation) is a minibatch's size, not a microbatch's."""
 
     name: str = _choice("digits", *TASKS)
     root: str | None = None
@@ -50,19 +51,21 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """`name` is looked up by pipemare_exp.models; None means the named model's own value."""
+    """`name` is looked up by pipemare_exp.models; None means the named model's own value.
+
+    `width` is the channels of a ResNet's first group, or a Transformer's embedding; what follows it is a
+    Transformer's. `tying`: which of the embeddings and the output projection share one weight.
+    """
 
     name: str = "digits_resnet"
     width: int | None = _bounded(low=1)
-    dropout: float = _bounded(0.0, low=0.0, below=1.0)
+    layers: int | None = _bounded(low=1)
+    feedforward: int | None = _bounded(low=1)
+    heads: int | None = _bounded(low=1)
+    dropout: float | None = _bounded(low=0.0, below=1.0)
     attention_dropout: float | None = _bounded(low=0.0, below=1.0)
     activation_dropout: float | None = _bounded(low=0.0, below=1.0)
-    encoder_layers: int | None = _bounded(low=1)
-    decoder_layers: int | None = _bounded(low=1)
-    ffn_width: int | None = _bounded(low=1)
-    heads: int | None = _bounded(low=1)
-    tied: str | None = _choice(None, "none", "decoder", "all")
-    """Transformer: which of the embeddings and the output projection share one weight."""
+    tying: str | None = _choice(None, "none", "decoder", "all")
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The rate over all updates. `milestones`: fractions of the run below or at 1, steps above."""
+    """The rate over all updates. A milestone below 1 is a fraction of the run, else a step."""
 
     name: str = _choice("constant", "constant", "step_decay", "cosine", "inverse_sqrt")
     milestones: tuple[float, ...] | None = None
@@ -164,11 +167,13 @@ class EvaluationConfig:
     beam: int | None = _bounded(low=1)
     length_penalty: float | None = None
     average: int | None = _bounded(low=1)
+    sentences: int | None = _bounded(low=1)
+    """Sentences of valid whose BLEU is taken in every evaluation, evenly spread; None: all of them."""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """`every_steps` None: as often as costs less than 2 % of the time. `keep`: older ones kept beside the last."""
+    """`every_steps` None: as often as costs less than 2 % of the time. `keep`: older ones beside the last."""
 
     every_steps: int | None = _bounded(low=1)
     keep: int = _bounded(1, low=1)

@@ -33,12 +33,15 @@ class Estimate:
         return f"{self.mean:.1f}" + ("" if self.half_width is None else f" ± {self.half_width:.1f}")
 
 
-def mean_with_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Mean and Student's t interval, half width t_{n-1} s / sqrt(n) with s the sample's standard deviation.
+def mean_with_interval(values: Sequence[float], confidence: float = CONFIDENCE, *, interval: str = "t") -> Estimate:
+    """Mean and interval: "t", half width t_{n-1} s / sqrt(n) with s the sample's standard deviation; or
+    "bootstrap", half the width of the BCa interval.
 
     No value gives (0, None, None); one value has no interval. All values must be finite: a diverged run has
     no final metric, and is counted, not averaged.
     """
+    if interval not in ("t", "bootstrap"):
+        raise ValueError(f'interval "{interval}"; allowed: t, bootstrap')
     data = np.asarray(list(values), dtype=np.float64)
     if not np.isfinite(data).all():
         raise ValueError("a mean over runs needs finite values; leave diverged runs out and count them")
@@ -47,6 +50,9 @@ def mean_with_interval(values: Sequence[float], confidence: float = CONFIDENCE) 
     mean = float(data.mean())
     if data.size == 1:
         return Estimate(1, mean, None)
+    if interval == "bootstrap":
+        ends = bootstrap_interval(data, confidence=confidence)
+        return Estimate(data.size, mean, None if ends is None else (ends[1] - ends[0]) / 2)
     from scipy.stats import t  # half a second to import: only those who ask for an interval pay it
 
     quantile = float(t.ppf(0.5 + confidence / 2, data.size - 1))
@@ -54,7 +60,7 @@ def mean_with_interval(values: Sequence[float], confidence: float = CONFIDENCE) 
 
 
 def bootstrap_interval(
-    values: Sequence[float],
+    values: Sequence[float] | np.ndarray,
     statistic: Callable[..., np.ndarray] = np.mean,
     *,
     confidence: float = CONFIDENCE,
@@ -107,25 +113,27 @@ def _bca_levels(
     return moved(levels[0]), moved(levels[1])
 
 
-def paired_difference(treatment: Mapping[int, float], reference: Mapping[int, float]) -> Estimate:
-    """Mean of treatment - reference over the seeds that both have, with the t interval of the differences.
+def paired_difference(
+    treatment: Mapping[int, float], reference: Mapping[int, float], *, interval: str = "t"
+) -> Estimate:
+    """Mean of treatment - reference over the seeds that both have, with the interval of the differences.
 
     Pairing by seed removes what both runs share (initial weights, order of the data), so the interval is that
     of the differences and not of two independent means.
     """
     seeds = sorted(treatment.keys() & reference.keys())
-    return mean_with_interval([treatment[seed] - reference[seed] for seed in seeds])
+    return mean_with_interval([treatment[seed] - reference[seed] for seed in seeds], interval=interval)
 
 
 def verdict(difference: Estimate) -> str:
     """What the paired difference allows one to say, in words; higher is better.
 
-    One pair shows a number but no difference beyond chance; an interval that holds zero shows none.
+    One pair has no interval, so nothing is said of it; an interval that holds zero shows no difference.
     """
     if difference.mean is None:
         return "no seed in common"
     if difference.half_width is None:
-        return f"{difference.mean:+.1f} on one seed: says nothing about others"
+        return "one seed: no interval"
     if abs(difference.mean) <= difference.half_width:
         return "no difference shown"
     word = "better" if difference.mean > 0 else "worse"

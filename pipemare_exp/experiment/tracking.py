@@ -1,8 +1,9 @@
 """How does a run get into MLflow without ever costing the run anything?
 
-The run directory is the source of truth and MLflow mirrors it (mlflow_mirror.py). A tracker writes from a thread of
-its own: a slow, locked or unreachable store delays nothing, and any error becomes one warning line, after which the
-run goes on untracked. What the store lacks then, the next `open` of the run or `pipemare track RUN` adds.
+The run directory is the source of truth and MLflow mirrors it (mlflow_mirror.py). A tracker writes from a
+thread of its own: a slow, locked or unreachable store delays nothing, and any error becomes one warning line,
+after which the run goes on untracked. What the store lacks then, the next `open` of the run or
+`pipemare track RUN` adds.
 
 MLflow is imported when a run asks for it and not before; `tracking=none` never does.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +57,7 @@ class Tracker:
             self._rows.put({**row, "time": time.time()})
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
-        """Store what is left, the outcome (of result.json) and the run's files; wait for it, but not for ever."""
+        """Store what is left, the outcome (of result.json) and the run's files; wait, but not for ever."""
         self._result = result
         self._closing.set()
         self._thread.join(FINISH_TIMEOUT)
@@ -81,7 +84,7 @@ class Tracker:
 
 
 def open(cfg: Any, run: Any) -> Tracker | NullTracker:
-    """The tracker that cfg.tracking (name, uri, experiment) asks for, for the run directory `run`; never raises."""
+    """The tracker that cfg.tracking (name, uri, experiment) asks for, for `run`; never raises."""
     if cfg.tracking.name == "none":
         return NullTracker()
     try:
@@ -103,10 +106,11 @@ def mirror_run(run: Any, uri: str, experiment: str) -> str:
     _import_mlflow()
     from pipemare_exp.experiment.mlflow_mirror import Mirror
 
+    outcome, result = run.outcome, run.result  # first: a folder that cannot be read makes no MLflow run
     target = Mirror(run, uri, experiment)
     target.log_backlog()
-    if run.outcome != "running":
-        target.finish(run.result or {"outcome": run.outcome})
+    if outcome != "running":
+        target.finish(result or {"outcome": outcome})
     return target.run_id
 
 
@@ -117,7 +121,8 @@ def default_uri(runs_root: Path) -> str:
 
 def page_command(uri: str) -> str:
     """The command that serves MLflow's page for a store, on this machine only and without network."""
-    return f"mlflow server --backend-store-uri '{uri}' --host 127.0.0.1 --port 5000"
+    program = "mlflow" if shutil.which("mlflow") else str(Path(sys.executable).with_name("mlflow"))
+    return f"{program} server --backend-store-uri '{uri}' --host 127.0.0.1 --port 5000"
 
 
 def _import_mlflow() -> None:

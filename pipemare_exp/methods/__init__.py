@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.pipeline.method import Method
 from pipemare_exp.methods.gpipe import GPipe
+from pipemare_exp.methods.hogwild import Hogwild
 from pipemare_exp.methods.pipedream import PipeDream
 from pipemare_exp.methods.pipemare import PipeMare
+from pipemare_exp.pipeline.method import Method
 
-METHODS: dict[str, type[Method]] = {"gpipe": GPipe, "pipedream": PipeDream, "pipemare": PipeMare}
+METHODS: dict[str, type[Method]] = {
+    "gpipe": GPipe,
+    "pipedream": PipeDream,
+    "pipemare": PipeMare,
+    "hogwild": Hogwild,
+}
 
 # Labels in the order in which tables and figures show them.
 LABELS = ("gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3")
@@ -21,4 +27,4 @@ def build(name: str, **options: object) -> Method:
     return METHODS[name](**options)
 
 
-__all__ = ["LABELS", "METHODS", "GPipe", "Method", "PipeDream", "PipeMare", "build"]
+__all__ = ["LABELS", "METHODS", "GPipe", "Hogwild", "Method", "PipeDream", "PipeMare", "build"]

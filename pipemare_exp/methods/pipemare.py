@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.method import Asynchronous
+from pipemare_exp.pipeline.history import History, make_rings
+from pipemare_exp.pipeline.method import Asynchronous, rescheduled
 from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.versions import history_depth
 
 
 class PipeMare(Asynchronous):
@@ -22,14 +24,15 @@ class PipeMare(Asynchronous):
     gamma_i = D^(1/d_i), d_i = tau_i (tau_bkwd is 0); the backward reads u_bkwd = w_t - d_i delta_t. One more W of
     memory for the stages with d_i > 0. delta is updated in the warm-up too.
 
+    Recomputation in segments of S stages reads w_r, r the stage's version at that moment, with T2 the estimate
+    w_r - (tau_i - tau_recomp,i) delta_r; the ceil((2S-1)/N) past ones of these are kept in a ring.
+
     T3 (`warmup_steps` = M): steps before M are synchronous; then the pipeline refills.
 
     Reference: Yang et al., "PipeMare", MLSys 2021 (arXiv 1910.05124).
     """
 
-    def __init__(
-        self, lr_rescheduling_steps: int = 0, decay: float | None = None, warmup_steps: int = 0
-    ) -> None:
+    def __init__(self, lr_rescheduling_steps: int = 0, decay: float | None = None, warmup_steps: int = 0) -> None:
         super().__init__(warmup_steps)
         if decay is not None and not 0.0 < decay < 1.0:
             raise UserError(
@@ -41,14 +44,58 @@ class PipeMare(Asynchronous):
         parts = ["t1"] * (lr_rescheduling_steps > 0) + ["t2"] * (decay is not None) + ["t3"] * (warmup_steps > 0)
         self.label = "+".join(parts) or "async"
 
-    def bind(self, stages: int, microbatches: int, slots: str, weights: Sequence[Tensor]) -> None:
-        super().bind(stages, microbatches, slots, weights)
+    def bind(
+        self,
+        stages: int,
+        microbatches: int,
+        slots: str,
+        weights: Sequence[Tensor],
+        segment: int | None = None,
+    ) -> None:
+        super().bind(stages, microbatches, slots, weights, segment)
+        self._recompute_ages = [
+            [(n - delay) // microbatches for delay in self.recompute_delays] for n in range(microbatches)
+        ]
         if self.decay is None:
             return
         self.gammas = [self.decay ** (1.0 / tau) if tau > 0 else 0.0 for tau in self.tau]
-        self.buffers["delta"] = [
-            torch.zeros_like(flat) if tau > 0 else None for flat, tau in zip(weights, self.tau, strict=True)
+        self.add_buffer("delta", weights, self.tracks())
+        # tau_fwd - tau_recomp; 0 in the segment at the loss, whose recomputation reads what its forward read
+        self._recompute_gaps = [
+            (delay - recomputed) / microbatches
+            for delay, recomputed in zip(self.delays, self.recompute_delays, strict=True)
         ]
+        if segment is not None:
+            lengths = [
+                history_depth(delay, microbatches) if gap > 0 else 0
+                for delay, gap in zip(self.recompute_delays, self._recompute_gaps, strict=True)
+            ]
+            self.rings["estimate"] = make_rings(weights, lengths)
+
+    def recompute(self, step: int, microbatch: int) -> list[Read]:
+        if step < self.warmup_steps:
+            return super().recompute(step, microbatch)
+        versions = [max(self.warmup_steps, step + age) for age in self._recompute_ages[microbatch]]
+        if self.decay is None:
+            return [Read(version) for version in versions]
+        reads = []
+        for version, gap in zip(versions, self._recompute_gaps, strict=True):
+            if gap == 0:
+                reads.append(Read(version))
+            elif version == step:
+                reads.append(Read(version, -gap, "delta"))
+            else:
+                reads.append(Read(version, ring="estimate"))
+        return reads
+
+    def about_to_update(self, step: int, history: History) -> None:
+        if self.decay is None or step < self.warmup_steps:
+            return
+        for stage, ring in enumerate(self.rings.get("estimate", [])):
+            if ring is not None:
+                delta = self.buffers["delta"][stage]
+                gap = self._recompute_gaps[stage]
+                torch.add(history.version(stage, step), delta, alpha=-gap, out=ring.slot(step))
 
     def backward(self, step: int, microbatch: int) -> list[Read]:
         if self.decay is None or step < self.warmup_steps:
@@ -56,11 +103,7 @@ class PipeMare(Asynchronous):
         return [Read(step, -tau, "delta") if tau > 0 else Read(step) for tau in self.tau]
 
     def rate_factors(self, step: int) -> list[float]:
-        since = step - self.warmup_steps
-        if since < 0 or since >= self.lr_rescheduling_steps:
-            return super().rate_factors(step)
-        power = 1.0 - since / self.lr_rescheduling_steps
-        return [max(tau, 1.0) ** -power for tau in self.tau]
+        return rescheduled(self.tau, step - self.warmup_steps, self.lr_rescheduling_steps)
 
     def tracks(self) -> list[bool]:
         return [self.decay is not None and tau > 0 for tau in self.tau]

@@ -65,6 +65,8 @@ except ImportError as error:
     ) from error
 
 logging.getLogger("fairseq").setLevel(logging.WARNING)
+# fairseq's decoder gives its causal mask as numbers and its padding mask as booleans, at every call.
+warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask and attn_mask is deprecated")
 
 __all__ = [
     "Dictionary",
@@ -77,9 +79,13 @@ __all__ = [
     "binarise",
     "criterion",
     "dictionary_of",
+    "forget_beam",
     "generator",
+    "languages",
     "load_split",
+    "pad_left",
     "registered_types",
+    "to_device",
     "version",
 ]
 
@@ -114,9 +120,30 @@ def criterion(target: Dictionary, label_smoothing: float) -> LabelSmoothedCrossE
     )
 
 
-def generator(models: Sequence[nn.Module], target: Dictionary, beam: int, max_ratio: float, max_extra: int) -> Any:
+def generator(
+    models: Sequence[nn.Module], target: Dictionary, beam: int, length_penalty: float, max_ratio: float, max_extra: int
+) -> Any:
     """fairseq's beam search; a hypothesis has at most `max_ratio * source length + max_extra` tokens."""
-    return SequenceGenerator(list(models), target, beam_size=beam, max_len_a=max_ratio, max_len_b=max_extra)
+    return SequenceGenerator(
+        list(models),
+        target,
+        beam_size=beam,
+        len_penalty=length_penalty,
+        max_len_a=max_ratio,
+        max_len_b=max_extra,
+    )
+
+
+def forget_beam(model: nn.Module) -> None:
+    """Take back the beam size that a search leaves on the attention modules: the next one may be narrower."""
+    for module in model.modules():
+        if isinstance(module, MultiheadAttention):
+            module.set_beam_size(1)
+
+
+def pad_left(sentences: Sequence[Tensor], pad: int) -> Tensor:
+    """1-D tensors as rows of one int64 tensor, padded on the left."""
+    return data_utils.collate_tokens([s.long() for s in sentences], pad, left_pad=True)
 
 
 def registered_types() -> tuple[type[nn.Module], type[nn.Module]]:

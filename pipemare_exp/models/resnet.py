@@ -1,10 +1,11 @@
 """ResNets for small images, out of torchvision's blocks, and where each may be cut.
 
 The CIFAR networks follow section 4.2 of He et al., "Deep Residual Learning for Image Recognition" (arXiv
-1512.03385): a 3x3 stem, three groups of n basic blocks with 16, 32 and 64 channels, pooling, one linear layer;
-6n+2 layers. Their shortcuts are projections (convolution and BatchNorm) where the shape changes, as in torchvision,
-so that ResNet-20 has 19+2 convolutions, as many BatchNorms, and one linear layer: 43 weight units. ResNet-18, 50
-and 152 are torchvision's, with the CIFAR stem (3x3, stride 1, no pooling): ResNet-50 has 107 weight units.
+1512.03385): a 3x3 stem, three groups of n basic blocks with 16, 32 and 64 channels, pooling, one linear
+layer; 6n+2 layers. Their shortcuts are projections (convolution and BatchNorm) where the shape changes, as
+in torchvision, so that ResNet-20 has 19+2 convolutions, as many BatchNorms, and one linear layer: 43 weight
+units. ResNet-18, 50 and 152 are torchvision's, with the CIFAR stem (3x3, stride 1, no pooling): ResNet-50
+has 107 weight units.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Spec:
-    """What tells one network from another: block type, blocks per group, first width, and the images it takes."""
+    """What tells networks apart: block type, blocks per group, first width, and the images they take."""
 
     block: type[BasicBlock] | type[Bottleneck]
     blocks: tuple[int, ...]
@@ -47,10 +48,11 @@ SPECS = {
 
 
 class ResNet(nn.Module):
-    """A residual network on images of shape (B, spec.channels, spec.size, spec.size); gives (B, num_classes) logits.
+    """A residual network on images of shape (B, spec.channels, spec.size, spec.size); gives (B,
+    num_classes) logits.
 
-    `width` (channels of the first group; doubled from group to group) replaces the one of the spec. Attribute names
-    are torchvision's: conv1, bn1, layer1, layer2, ..., fc.
+    `width` (channels of the first group; doubled from group to group) replaces the one of the spec.
+    Attribute names are torchvision's: conv1, bn1, layer1, layer2, ..., fc.
     """
 
     def __init__(self, spec: Spec, num_classes: int = 10, width: int | None = None):
@@ -75,7 +77,7 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, nn.ReLU):
-                # In place, it would overwrite what a neighbouring stage keeps when a boundary falls before it.
+                # In place, it would overwrite what the stage before it keeps.
                 module.inplace = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,8 +93,8 @@ class ResNet(nn.Module):
         """The network as callables from state to state, one per weight unit, in forward order.
 
         The state is the activation, and inside a block also its shortcut: `(x,) -> (h, x) -> ... -> (y,)`.
-        Their composition equals `forward` bit for bit in outputs, gradients and running statistics, and none of
-        them writes into its input.
+        Their composition equals `forward` bit for bit in outputs, gradients and running statistics, and
+        none of them writes into its input.
         """
         pieces = [
             Piece("conv1", (self.conv1,), _on_first(self.conv1)),
@@ -100,11 +102,14 @@ class ResNet(nn.Module):
         ]
         for group in self.groups:
             for index, block in enumerate(self.get_submodule(group).children()):
+                assert isinstance(block, BasicBlock | Bottleneck)
                 pieces += _block_pieces(f"{group}.{index}", block)
         return [*pieces, Piece("fc", (self.fc,), lambda state: (self._classify(state[0]),))]
 
 
-def _group(block: type, inplanes: int, planes: int, count: int, stride: int) -> nn.Sequential:
+def _group(
+    block: type[BasicBlock] | type[Bottleneck], inplanes: int, planes: int, count: int, stride: int
+) -> nn.Sequential:
     """`count` blocks, of which the first changes the shape, with a projection as its shortcut if it does."""
     outplanes = planes * block.expansion
     shortcut = None
@@ -124,14 +129,14 @@ def _on_first(module: nn.Module, then: Callable[[Tensor], Tensor] | None = None)
     return run
 
 
-def _block_pieces(path: str, block: nn.Module) -> list[Piece]:
+def _block_pieces(path: str, block: BasicBlock | Bottleneck) -> list[Piece]:
     """A BasicBlock or Bottleneck of torchvision, one weight unit per piece.
 
-    torchvision adds the shortcut in place (`out += identity`); here the sum is a new tensor, because `out` may be
-    the state that another stage handed over. The values are the same.
+    torchvision adds the shortcut in place (`out += identity`); here the sum is a new tensor, because `out`
+    may be the state that another stage handed over. The values are the same.
     """
     depth = 3 if isinstance(block, Bottleneck) else 2
-    relu, shortcut = block.relu, block.downsample
+    relu, last_norm = block.relu, block.get_submodule(f"bn{depth}")
 
     def fork(state: State) -> State:
         return (block.conv1(state[0]), state[0])
@@ -140,22 +145,22 @@ def _block_pieces(path: str, block: nn.Module) -> list[Piece]:
         return (relu(last_norm(state[0]) + state[1]),)
 
     def project(state: State) -> State:
-        return (state[0], shortcut[0](state[1]))
+        return (state[0], shortcut_conv(state[1]))
 
     def join_projected(state: State) -> State:
-        return (relu(state[0] + shortcut[1](state[1])),)
+        return (relu(state[0] + shortcut_norm(state[1])),)
 
     pieces = [Piece(f"{path}.conv1", (block.conv1,), fork)]
     for k in range(1, depth):
         norm, conv = block.get_submodule(f"bn{k}"), block.get_submodule(f"conv{k + 1}")
         pieces.append(Piece(f"{path}.bn{k}", (norm,), _on_first(norm, relu)))
         pieces.append(Piece(f"{path}.conv{k + 1}", (conv,), _on_first(conv)))
-    last_norm = block.get_submodule(f"bn{depth}")
-    if shortcut is None:
+    if block.downsample is None:
         return [*pieces, Piece(f"{path}.bn{depth}", (last_norm,), join)]
+    shortcut_conv, shortcut_norm = block.downsample.children()
     return [
         *pieces,
         Piece(f"{path}.bn{depth}", (last_norm,), _on_first(last_norm)),
-        Piece(f"{path}.downsample.0", (shortcut[0],), project),
-        Piece(f"{path}.downsample.1", (shortcut[1],), join_projected),
+        Piece(f"{path}.downsample.0", (shortcut_conv,), project),
+        Piece(f"{path}.downsample.1", (shortcut_norm,), join_projected),
     ]

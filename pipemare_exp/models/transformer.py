@@ -124,7 +124,7 @@ def build(
     dropout: float = 0.3,
     attention_dropout: float = 0.0,
     activation_dropout: float = 0.0,
-    tying: str = "decoder",
+    tying: str = "none",
     max_length: int = 1024,
 ) -> Transformer:
     """A Transformer with `layers` encoder and as many decoder layers, initialised from the default generator.
@@ -171,7 +171,7 @@ def run_once(model: Transformer) -> None:
 
 def unit_sizes(words: tuple[int, int] = IWSLT14_WORDS, **options: Any) -> list[int]:
     """The number of weights of each unit of `build(...)`, in forward order, for dictionaries of these sizes."""
-    joint = options.get("tying", "decoder") == "all"
+    joint = options.get("tying", "none") == "all"
     source = _placeholder_dictionary(max(words) if joint else words[0])
     target = source if joint else _placeholder_dictionary(words[1])
     with torch.random.fork_rng(devices=[]):

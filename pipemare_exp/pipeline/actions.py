@@ -1,7 +1,7 @@
 """What a schedule is, and what can be read off it: utilization, activations in flight, a picture.
 
-A schedule is plain data: for each stage the list of its actions, each with the slot in which it runs. Everything
-below is derived from those actions; the generators are in `pipemare_exp.pipeline.schedule`.
+A schedule is plain data: for each stage the list of its actions, each with the slot in which it runs.
+Everything below is derived from those actions; the generators are in `pipemare_exp.pipeline.schedule`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ORDER_IN_SLOT = {op: rank for rank, op in enumerate(Op)}
 class Action:
     """One operation of one stage.
 
-    `index` is the global microbatch g = t N + n (for UPDATE: the step t that it completes), `slot` counts from 0.
-    Prints as `F3`, `R2`, `B1`, `U0`.
+    `index` is the global microbatch g = t N + n (for UPDATE: the step t that it completes), `slot` counts
+    from 0. Prints as `F3`, `R2`, `B1`, `U0`.
     """
 
     op: Op
@@ -44,11 +44,12 @@ class Schedule:
     """Who does what when, from the first slot of the fill to the last of the drain.
 
     name          gpipe, 1f1b, pipedream or pipemare
-    slots         "duplex": a forward and a backward (and a recomputation) fit in one slot; "alternating": one operation
+    slots         "duplex": a forward and a backward (and a recomputation) fit in one slot; "alternating":
+                  one operation
     stages        P; stages are numbered from 0 in forward order
     microbatches  N, the microbatches of a minibatch
     steps         minibatches (= optimizer steps) in the schedule
-    start         steps before this one (M) run flushed, in alternating slots; `steps` if the whole schedule is flushed
+    start         steps before this one (M) run flushed, in alternating slots; `steps` if all of them do
     segment       S, stages of a recomputation segment, or None where every activation is kept
     columns       one tuple per stage: its actions in the order in which it executes them
     """
@@ -91,18 +92,20 @@ class Schedule:
         Segments are cut from the first stage on, so the one at the loss is shorter if S does not divide P.
         """
         if self.segment is None:
-            raise ValueError(f"{self.name} schedule keeps every activation (segment=None): it has no segments")
+            raise ValueError(
+                f"{self.name} schedule keeps every activation (segment=None): it has no segments"
+            )
         return recompute_segment(self.stages, self.segment, stage)
 
     def utilization(self, steady: bool = False) -> float:
         """Busy over available operation slots; an operation is a forward or a backward.
 
         Available are P times 2 operations a slot in duplex slots and P times 1 in alternating slots (those of
-        flushed steps always count 1). Recomputation fills no slot that a forward or backward could have: it is
-        neither busy nor available. With `steady` only the slots count in which no stage is still filling or already
-        draining: from the last stage-first backward to the first stage-last forward of the asynchronous part. A
-        schedule that is flushed throughout repeats one minibatch, fill and drain included: both numbers agree.
-        Raises ValueError if the schedule is too short to have a steady state.
+        flushed steps always count 1). Recomputation fills no slot that a forward or backward could have: it
+        is neither busy nor available. With `steady` only the slots count in which no stage is still filling
+        or already draining: from the last stage-first backward to the first stage-last forward of the
+        asynchronous part. A schedule that is flushed throughout repeats one minibatch, fill and drain
+        included: both numbers agree. Raises ValueError if the schedule is too short to have a steady state.
         """
         if steady and self.start < self.steps:
             first, last = self._steady_slots()
@@ -119,14 +122,15 @@ class Schedule:
         """First and last slot of the steady state of the asynchronous part."""
         begin = self.start * self.microbatches
         first = max(
-            next(a.slot for a in column if a.op is Op.BACKWARD and a.index >= begin) for column in self.columns
+            next(a.slot for a in column if a.op is Op.BACKWARD and a.index >= begin)
+            for column in self.columns
         )
         last = min(max(a.slot for a in column if a.op is Op.FORWARD) for column in self.columns)
         if last < first:
             count = (self.steps - self.start) * self.microbatches
             raise ValueError(
-                f"no steady state: {count} asynchronous microbatches in {self.stages} stages drain before the "
-                f"pipeline is full; use more steps"
+                f"no steady state: {count} asynchronous microbatches in {self.stages} stages drain before "
+                f"the pipeline is full; use more steps"
             )
         return first, last
 
@@ -134,8 +138,9 @@ class Schedule:
         """Activations held by a stage at the end of every slot, in microbatch-at-one-stage units.
 
         A microbatch's activations are held from its forward to its backward. With recomputation: from its
-        recomputation to its backward, and the first stage of a segment also holds the segment's input from the
-        forward to the recomputation (which turns that input into the activations; it is not counted twice).
+        recomputation to its backward, and the first stage of a segment also holds the segment's input from
+        the forward to the recomputation (which turns that input into the activations; it is not counted
+        twice).
         """
         column = self.columns[stage]
         change = [0] * self.length
@@ -163,11 +168,12 @@ class Schedule:
         return [max(self.in_flight(stage)) for stage in range(self.stages)]
 
     def versions_to_keep(self) -> list[int]:
-        """Per stage, the most versions of its weights that are needed at one moment, the current one included.
+        """Per stage, the most versions of its weights that are needed at one moment, the current one
+        included.
 
-        A version is needed while it is current, and, with weight stashing, until the last backward that reads it.
-        Without stashing that is 1: a late forward reads what is current then. (An emulator that runs a step's
-        microbatches after each other needs ceil(L/N) past versions of any asynchronous method.)
+        A version is needed while it is current, and, with weight stashing, until the last backward that reads
+        it. Without stashing that is 1: a late forward reads what is current then. (An emulator that runs a
+        step's microbatches after each other needs ceil(L/N) past versions of any asynchronous method.)
         """
         from pipemare_exp.pipeline.versions import walk  # versions.py imports this module
 
@@ -194,6 +200,6 @@ class Schedule:
 
 
 def recompute_segment(stages: int, segment: int, stage: int) -> range:
-    """The stages of the segment of S = `segment` stages that holds `stage`; the one at the loss may be shorter."""
+    """The stages of the segment of S = `segment` stages that holds `stage`; the last one may be shorter."""
     first = stage - stage % segment
     return range(first, min(first + segment, stages))

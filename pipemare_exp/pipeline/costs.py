@@ -1,9 +1,9 @@
 """What each method costs by the model: utilization, time, memory and activations as named formulas.
 
-Nothing here is measured. Conventions: memory is in multiples of W, the size of all weights; activations are in
-microbatch-at-one-stage units (one microbatch's activations at one stage), summed over the stages, each counted at
-its peak in steady state. P stages, N microbatches in a minibatch. Methods: gpipe, pipedream, pipemare (with T2) and
-pipemare_no_t2.
+Nothing here is measured. Conventions: memory is in multiples of W, the size of all weights; activations are
+in microbatch-at-one-stage units (one microbatch's activations at one stage), summed over the stages, each
+counted at its peak in steady state. P stages, N microbatches in a minibatch. Methods: gpipe, pipedream,
+pipemare (with T2) and pipemare_no_t2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def utilization(method: str, stages: int, microbatches: int) -> float:
 
 
 def gpipe_ratio(stages: int, microbatches: int) -> float:
-    """(N+P-1)/N: how much longer a GPipe step takes than an asynchronous one, all operations being of one length.
+    """(N+P-1)/N: how much longer a GPipe step takes than an asynchronous one, all operations being of one
+    length.
 
     The paper's "pipeline utilization over GPipe": 4.3 for P = 107, N = 32 and 14.3 (14.25) for N = 8.
     """
@@ -39,7 +40,7 @@ def gpipe_ratio(stages: int, microbatches: int) -> float:
 
 
 def modelled_time(stages: int, microbatches: int, steps: int, flushed_steps: int = 0) -> float:
-    """Time of `steps` steps, in asynchronous steps; the first `flushed_steps` cost (N+P-1)/N each, the others 1."""
+    """Time of `steps` steps in asynchronous steps, of which the first `flushed_steps` take (N+P-1)/N each."""
     if not 0 <= flushed_steps <= steps:
         raise UserError(f"flushed_steps={flushed_steps} with steps={steps}; allowed: 0 to {steps}")
     return flushed_steps * gpipe_ratio(stages, microbatches) + (steps - flushed_steps)
@@ -49,7 +50,8 @@ def optimizer_memory(optimizer: str) -> float:
     """Optimizer state in W: sgd 0, sgd_momentum 1, adamw 2 (its scalar counters are not counted)."""
     if optimizer not in OPTIMIZER_STATE:
         raise UserError(
-            f"optimizer {optimizer!r}; allowed: {', '.join(OPTIMIZER_STATE)}{suggest(optimizer, OPTIMIZER_STATE)}"
+            f"optimizer {optimizer!r}; allowed: {', '.join(OPTIMIZER_STATE)}"
+            f"{suggest(optimizer, OPTIMIZER_STATE)}"
         )
     return float(OPTIMIZER_STATE[optimizer])
 
@@ -57,8 +59,8 @@ def optimizer_memory(optimizer: str) -> float:
 def stash_uniform(stages: int, microbatches: int, slots: str = "duplex") -> float:
     """PipeDream's stashed weights in W with stages of equal size: the mean over stages of tau_s = L_s/N.
 
-    The paper's account, on average over time: P/N in duplex slots (and (P-1)/(2N) in alternating slots). Whole
-    versions are kept in fact, up to ceil(L_s/N) besides the current one: `Schedule.versions_to_keep`.
+    The paper's account, on average over time: P/N in duplex slots (and (P-1)/(2N) in alternating slots).
+    Whole versions are kept in fact, up to ceil(L_s/N) besides the current one: `Schedule.versions_to_keep`.
     """
     return sum(slot_delays(stages, slots)) / (stages * microbatches)
 
@@ -66,7 +68,8 @@ def stash_uniform(stages: int, microbatches: int, slots: str = "duplex") -> floa
 def stash_model(sizes: Sequence[int], microbatches: int, slots: str = "duplex") -> float:
     """PipeDream's stashed weights in W with stages of `sizes` weights: sum(tau_s size_s) / sum(size_s).
 
-    On average over time, as `stash_uniform`. Real networks are larger towards the loss, where delays are short.
+    On average over time, as `stash_uniform`. Real networks are larger towards the loss, where delays are
+    short.
     """
     delays = mean_delays(len(sizes), microbatches, slots)
     return sum(delay * size for delay, size in zip(delays, sizes, strict=True)) / sum(sizes)
@@ -76,12 +79,12 @@ def stash_model(sizes: Sequence[int], microbatches: int, slots: str = "duplex") 
 class Memory:
     """A method's memory besides activations, in multiples of W.
 
-    weights      the current weights, 1
-    gradients    the sum over a minibatch's microbatches, 1
-    optimizer    the optimizer's state
-    stash_uniform, stash_model  past versions kept for backwards (PipeDream), stages equal / of the model's sizes; the
-                 latter None without sizes
-    t2           the discrepancy correction's delta, 1
+    weights        the current weights, 1
+    gradients      their sum over the microbatches of a minibatch, 1
+    optimizer      the optimizer's state
+    stash_uniform  past versions kept for backwards (PipeDream), stages of equal size
+    stash_model    the same, stages of the model's sizes; None without sizes
+    t2             the discrepancy correction's delta, 1
     """
 
     weights: float
@@ -105,7 +108,7 @@ def memory(
     slots: str = "duplex",
     sizes: Sequence[int] | None = None,
 ) -> Memory:
-    """A method's `Memory`; `sizes` are the numbers of weights of the P stages. UserError for an unknown name."""
+    """A method's `Memory`; `sizes`: weights of each of the P stages. UserError for an unknown name."""
     _check_method(method)
     if sizes is not None and len(sizes) != stages:
         raise UserError(f"{len(sizes)} stage sizes for {stages} stages; give one size per stage")
@@ -126,8 +129,8 @@ def memory_ratio(
 ) -> float:
     """PipeDream's weight and optimizer memory over PipeMare's, stages of equal size.
 
-    Counts weights, optimizer state, stash and, with `t2`, delta; no gradients and no activations. This reading of the
-    paper's "up to 2.7x" gives (2 + 107/32)/2 = 2.67 for P = 107, N = 32, momentum, no T2.
+    Counts weights, optimizer state, stash and, with `t2`, delta; no gradients and no activations. This
+    reading of the paper's "up to 2.7x" gives (2 + 107/32)/2 = 2.67 for P = 107, N = 32, momentum, no T2.
     """
     ours = 1.0 + optimizer_memory(optimizer)
     return (ours + stash_uniform(stages, microbatches, slots)) / (ours + (1.0 if t2 else 0.0))
@@ -136,12 +139,13 @@ def memory_ratio(
 def emulator_memory(
     sizes: Sequence[int], depths: Sequence[int], estimates: Sequence[bool] | None = None, delta: bool = False
 ) -> int:
-    """Weights (numbers, not W) that the emulator keeps besides the model's own: the rings of versions, and delta.
+    """Weights (numbers, not W) that the emulator keeps besides the model's own: the rings of versions, and
+    delta.
 
     sum of (depth_s + 1) size_s over the stages with depth_s > 0 past versions or with a backward estimate
-    (`estimates`), plus sum of size_s with `delta`. The emulator's own quantity: it runs a step's microbatches one
-    after another and so needs past versions of every asynchronous method, and one copy of the current version, since
-    versions are copied into the model's storage. No pipeline needs this memory.
+    (`estimates`), plus sum of size_s with `delta`. The emulator's own quantity: it runs a step's microbatches
+    one after another and so needs past versions of every asynchronous method, and one copy of the current
+    version, since versions are copied into the model's storage. No pipeline needs this memory.
     """
     needs = estimates if estimates is not None else [False] * len(sizes)
     ring = sum(
@@ -155,8 +159,9 @@ def emulator_memory(
 def activations(method: str, stages: int, microbatches: int, slots: str = "duplex") -> int:
     """Activations held without recomputation.
 
-    GPipe: P N (a minibatch's microbatches, at every stage). Asynchronous: a stage holds L_s in duplex slots, together
-    P^2, and L_s + 1 = P - s in alternating slots, together P(P+1)/2. Steps that run flushed (T3) hold P N.
+    GPipe: P N (a minibatch's microbatches, at every stage). Asynchronous: a stage holds L_s in duplex slots,
+    together P^2, and L_s + 1 = P - s in alternating slots, together P(P+1)/2. Steps that run flushed (T3)
+    hold P N.
     """
     _check_method(method)
     if method == "gpipe":
@@ -168,9 +173,10 @@ def activations(method: str, stages: int, microbatches: int, slots: str = "duple
 def activations_recomputed(stages: int, segment: int) -> int:
     """Activations held by an asynchronous method in duplex slots that recomputes segments of S stages.
 
-    A stage holds activations for the slots from recomputation to backward, and a segment that begins at stage s its
-    input for the L_s - (slots from recomputation to backward) slots before. P S + P^2/S - P where S divides P: about
-    2 P^(3/2) at S = sqrt(P), and P^2 at S = 1 and S = P. The segment at the loss is shorter where it does not.
+    A stage holds activations for the slots from recomputation to backward, and a segment that begins at stage
+    s its input for the L_s - (slots from recomputation to backward) slots before. P S + P^2/S - P where S
+    divides P: about 2 P^(3/2) at S = sqrt(P), and P^2 at S = 1 and S = P. The segment at the loss is shorter
+    where it does not.
     """
     recomputed, delays = recompute_delays(stages, segment), slot_delays(stages)
     inputs = sum(
@@ -180,14 +186,14 @@ def activations_recomputed(stages: int, segment: int) -> int:
 
 
 def sqrt_segment(stages: int) -> int:
-    """S = sqrt(P): of the whole numbers below and above it the one that holds fewer activations (then the smaller)."""
+    """S = sqrt(P): its floor or its ceiling, whichever holds fewer activations (the floor if equal)."""
     below = math.isqrt(stages)
     candidates = [below] if below**2 == stages else [below, min(below + 1, stages)]
     return min(candidates, key=lambda segment: activations_recomputed(stages, segment))
 
 
 def recompute_ring(segment: int, microbatches: int) -> int:
-    """ceil((2S-1)/N): past estimates that recomputation with T2 keeps of the first stage of a segment of S stages."""
+    """ceil((2S-1)/N): past estimates that recomputation with T2 keeps, at a segment's first stage."""
     return history_depth(2 * segment - 1, microbatches)
 
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.history import FlatWeights, History
+from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.recompute import Segments
 from pipemare_exp.pipeline.stages import Unit, group
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -33,7 +34,9 @@ class Emulator:
     - `units`, `boundaries`: the weight units in forward order and the first unit of each stage;
     - `optimizer`: makes a torch optimizer from one parameter group per stage;
     - `clip`: None, or ("stage" | "global", largest norm) over the summed gradients. A global norm cannot be had in a
-      real asynchronous pipeline, where stages update at different moments.
+      real asynchronous pipeline, where stages update at different moments;
+    - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
+    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights.
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -50,6 +53,8 @@ class Emulator:
         slots: str = "duplex",
         seed: int = 0,
         clip: Clip = None,
+        segment: int | None = None,
+        split: int = 1,
     ) -> None:
         if microbatches < 1:
             raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
@@ -58,15 +63,19 @@ class Emulator:
         if hasattr(model, "_orig_mod"):
             raise UserError("a compiled model cannot be emulated: its backward does not read the swapped weights")
         stages = [[name for unit in stage for name in unit.parameters] for stage in group(units, boundaries)]
+        if split < 1:
+            raise UserError(f"pipeline.split={split}: must be at least 1, the parts that each stage is made into")
         self.model, self.method, self.microbatches, self.clip = model, method, microbatches, clip
         self.boundaries = list(boundaries)
-        self.flat = FlatWeights(model, stages)
-        method.bind(len(stages), microbatches, slots, [stage.detach() for stage in self.flat.stages])
+        self.segments = None if segment is None else Segments(model, units, boundaries, segment, slots, split)
+        self.flat = FlatWeights(model, stages, split)
+        weights = [stage.detach() for stage in self.flat.stages]
+        method.bind(len(weights), microbatches, slots, weights, segment)
         self.history = History(self.flat.stages, method.depths())
         self.optimizer = optimizer([{"params": [stage], "lr": 0.0} for stage in self.flat.stages])
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
-        self.rates = [0.0] * len(stages)
-        self._loaded = [Read(0)] * len(stages)
+        self.rates = [0.0] * len(weights)
+        self._loaded = [Read(0)] * len(weights)
 
     @property
     def step_index(self) -> int:
@@ -90,13 +99,28 @@ class Emulator:
             if microbatch is None:
                 continue
             self._load(self.method.forward(step, n))
-            with self.dropout.at(step, n):
-                share = loss(self.model, microbatch)
-            self._load(self.method.backward(step, n))
-            share.backward()
-            total = total + share.detach()
+            run = self._run if self.segments is None else self._run_recomputing
+            total = total + run(step, n, microbatch, loss)
         self._update(step, rate)
         return total
+
+    def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
+        with self.dropout.at(step, n):
+            share = loss(self.model, microbatch)
+        self._load(self.method.backward(step, n))
+        share.backward()
+        return share.detach()
+
+    def _run_recomputing(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
+        assert self.segments is not None
+        with self.dropout.at(step, n), self.segments.keeping_inputs() as model:
+            share = loss(model, microbatch)
+        self._load(self.method.recompute(step, n))
+        with self.dropout.at(step, n), self.segments.recomputing() as model:
+            again = loss(model, microbatch)
+        self._load(self.method.backward(step, n))
+        self.segments.backward(again)
+        return share
 
     def _update(self, step: int, rate: float) -> None:
         self._load_current()
@@ -108,6 +132,7 @@ class Emulator:
         self.rates = [rate * factor for factor in self.method.rate_factors(step)]
         for parameters, stage_rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             parameters["lr"] = stage_rate
+        self.method.about_to_update(step, self.history)
         self.optimizer.step()
         tracked = self.method.tracks()
         changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
@@ -126,7 +151,11 @@ class Emulator:
         for stage, (wanted, loaded) in enumerate(zip(reads, self._loaded, strict=True)):
             if wanted == loaded:
                 continue
-            source, live = self.history.version(stage, wanted.version), self.history.live[stage]
+            live = self.history.live[stage]
+            if wanted.ring is None:
+                source = self.history.version(stage, wanted.version)
+            else:
+                source = self.method.rings[wanted.ring][stage].slot(wanted.version)
             if wanted.buffer is None:
                 targets.append(live)
                 sources.append(source)
@@ -161,13 +190,16 @@ class Emulator:
         return bool(torch.isfinite(self.flat.weights).all())
 
     def memory(self) -> dict[str, int]:
-        """Bytes held: `weights` (the live ones), `gradients`, `history` (the rings), `buffers` (the method's)."""
+        """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
+        method's)."""
         buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
+        rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
         return {
             "weights": self.flat.weights.nbytes,
             "gradients": self.flat.gradients.nbytes,
             "history": self.history.nbytes(),
             "buffers": sum(t.nbytes for t in buffers),
+            "rings": sum(ring.data.nbytes for ring in rings),
         }
 
     def state_dict(self) -> dict:

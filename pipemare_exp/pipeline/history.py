@@ -18,10 +18,10 @@ class FlatWeights:
     The parameters stay the same objects and become views with their own strides (channels-last ones too), so the
     model must have its final device, dtype and memory format before. `stages[s]` is a flat Parameter over stage s's
     slice, whose `.grad` is the same slice of `gradients`: what the optimizer works on. Padding between parameters
-    stays zero.
+    stays zero. With `split` = k every stage given becomes k stages of (nearly) equal parts of its slice.
     """
 
-    def __init__(self, model: nn.Module, stage_parameters: Sequence[Sequence[str]]) -> None:
+    def __init__(self, model: nn.Module, stage_parameters: Sequence[Sequence[str]], split: int = 1) -> None:
         named = dict(model.named_parameters())
         chosen = [[named[name] for name in names] for names in stage_parameters]
         first = chosen[0][0]
@@ -46,9 +46,11 @@ class FlatWeights:
             self._views.append([(p, self._adopt(p, next(places))) for p in stage])
         self.stages: list[nn.Parameter] = []
         for start, end in zip(starts, [*starts[1:], total], strict=True):
-            flat = nn.Parameter(self.weights[start:end])
-            flat.grad = self.gradients[start:end]
-            self.stages.append(flat)
+            edges = [start + (end - start) * part // split for part in range(split + 1)]
+            for low, high in zip(edges, edges[1:], strict=False):
+                flat = nn.Parameter(self.weights[low:high])
+                flat.grad = self.gradients[low:high]
+                self.stages.append(flat)
 
     def _adopt(self, parameter: nn.Parameter, offset: int) -> Tensor:
         size, stride = parameter.size(), parameter.stride()
@@ -82,67 +84,82 @@ class FlatWeights:
         return [torch.cat([view.reshape(-1) for _, view in stage]).clone() for stage in self._views]
 
 
+class Ring:
+    """Flat tensors of one stage by version, `data` of shape (length, weights of the stage): a new one takes the place
+    of the one `length` versions before it."""
+
+    def __init__(self, data: Tensor) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def slot(self, version: int) -> Tensor:
+        return self.data[version % len(self.data)]
+
+
+def make_rings(weights: Sequence[Tensor], lengths: Sequence[int]) -> list[Ring | None]:
+    """A ring of `lengths[s]` zeros of stage s's weights' size, None where that is 0; all in one block of memory, as
+    many small ones waste pages."""
+    sizes = [length * flat.numel() for flat, length in zip(weights, lengths, strict=True)]
+    parts = weights[0].new_zeros(sum(sizes)).split(sizes)
+    return [Ring(part.view(length, -1)) if length else None for part, length in zip(parts, lengths, strict=True)]
+
+
 class History:
     """Per stage, a ring of the current version and the `depth` versions before it.
 
     `depths[s]` is None for a stage whose passes only ever read its current weights as they are: it has no ring, its
-    live slice is the current version. Otherwise the ring is a tensor of shape (depth + 1, weights of the stage), and
-    the live slice is free to be overwritten with whatever a pass reads.
+    live slice is the current version. Otherwise its ring has depth + 1 versions, and the live slice is free to be
+    overwritten with whatever a pass reads.
     """
 
     def __init__(self, live: Sequence[Tensor], depths: Sequence[int | None]) -> None:
         self.live = [tensor.detach() for tensor in live]
-        self.depths = list(depths)
         self.current = 0
-        self.oldest = 0  # the first version that was kept at all
-        self.rings: list[Tensor | None] = []
-        for flat, depth in zip(self.live, self.depths, strict=True):
-            ring = None if depth is None else flat.new_zeros(depth + 1, flat.numel())
+        self.rings = make_rings(self.live, [0 if depth is None else depth + 1 for depth in depths])
+        for ring, flat in zip(self.rings, self.live, strict=True):
             if ring is not None:
-                ring[0] = flat
-            self.rings.append(ring)
+                ring.slot(0).copy_(flat)
 
     def version(self, stage: int, version: int) -> Tensor:
         """The weights of `stage` after `version` updates. Raises LookupError for one that is not kept."""
         ring = self.rings[stage]
-        if ring is None:
-            if version != self.current:
-                raise LookupError(f"stage {stage} keeps only its current version {self.current}, not {version}")
-            return self.live[stage]
-        if not max(self.oldest, self.current - len(ring) + 1) <= version <= self.current:
+        kept = 1 if ring is None else len(ring)
+        if not max(0, self.current - kept + 1) <= version <= self.current:
             raise LookupError(
-                f"stage {stage} at version {self.current} keeps {len(ring)} versions; version {version} is not kept"
+                f"stage {stage} at version {self.current} keeps {kept} versions; version {version} is not kept"
             )
-        return ring[version % len(ring)]
+        return self.live[stage] if ring is None else ring.slot(version)
 
     def change(self, stage: int) -> Tensor:
         """`live - current version`, written where the next version will stand. Call before `push`."""
         ring = self.rings[stage]
         if ring is None:
             raise LookupError(f"stage {stage} keeps no copy to take a difference from")
-        scratch = ring[(self.current + 1) % len(ring)]
-        return torch.sub(self.live[stage], self.version(stage, self.current), out=scratch)
+        return torch.sub(self.live[stage], ring.slot(self.current), out=ring.slot(self.current + 1))
 
     def push(self) -> None:
         """Take the live weights as the next version, over the oldest one of each ring."""
         self.current += 1
-        rung = [(ring[self.current % len(ring)], live) for ring, live in zip(self.rings, self.live, strict=True)
-                if ring is not None]  # fmt: skip
-        if rung:
-            torch._foreach_copy_([slot for slot, _ in rung], [live for _, live in rung])
+        kept = [(ring.slot(self.current), live) for ring, live in zip(self.rings, self.live, strict=True) if ring]
+        if kept:
+            torch._foreach_copy_([slot for slot, _ in kept], [live for _, live in kept])
 
     def nbytes(self) -> int:
-        return sum(ring.nbytes for ring in self.rings if ring is not None)
+        return sum(ring.data.nbytes for ring in self.rings if ring is not None)
 
     def state_dict(self) -> dict:
         """Rings as they are; for a stage without one its live weights, which must be the current version now."""
-        kept = [live.clone() if ring is None else ring for ring, live in zip(self.rings, self.live, strict=True)]
-        return {"current": self.current, "oldest": self.oldest, "kept": kept}
+        kept = [live.clone() if ring is None else ring.data for ring, live in zip(self.rings, self.live, strict=True)]
+        return {"current": self.current, "kept": kept}
 
     def load_state_dict(self, state: dict) -> None:
         """Restore the rings and make the live weights the current version."""
-        self.current, self.oldest = state["current"], state["oldest"]
-        for stage, (ring, kept) in enumerate(zip(self.rings, state["kept"], strict=True)):
-            (self.live[stage] if ring is None else ring).copy_(kept)
-            if ring is not None:
-                self.live[stage].copy_(self.version(stage, self.current))
+        self.current = state["current"]
+        for ring, live, kept in zip(self.rings, self.live, state["kept"], strict=True):
+            if ring is None:
+                live.copy_(kept)
+            else:
+                ring.data.copy_(kept)
+                live.copy_(ring.slot(self.current))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from pipemare_exp.pipeline.history import History, Ring
 from pipemare_exp.pipeline.reads import Read
-from pipemare_exp.pipeline.versions import history_depth, mean_delays, slot_delays
+from pipemare_exp.pipeline.versions import history_depth, mean_delays, recompute_delays, slot_delays
 
 
 class Method:
@@ -16,29 +17,49 @@ class Method:
     A method is bound once to a pipeline's shape, then asked per step and microbatch. Adding a method is adding a
     file with a subclass that overrides what differs:
 
-    - `forward`, `backward`: the `Read` of every stage for one microbatch of one step;
+    - `forward`, `recompute`, `backward`: the `Read` of every stage for one microbatch of one step;
     - `depths`: how many past versions those reads need, per stage (None: only the current weights, as they are);
     - `rate_factors`: what the step's rate is multiplied with, per stage;
     - `transform_gradients`: a change of the summed gradients before the optimizer;
+    - `about_to_update`: what it does with version t before the update;
     - `tracks`, `updated`: whether it wants w_{t+1} - w_t of a stage, and what it does with it;
-    - `state_dict`, `load_state_dict`: what a checkpoint must hold beyond `buffers`.
+    - `state_dict`, `load_state_dict`: what a checkpoint must hold beyond `buffers` and `rings`.
 
     `buffers[name][s]` is a flat tensor of stage s's weights' size (None where a stage has none); a `Read` may add a
-    multiple of one to a version.
+    multiple of one to a version. `rings[name][s]` holds past tensors of that size by version.
     """
 
     label = ""
     synchronous = True
 
-    def bind(self, stages: int, microbatches: int, slots: str, weights: Sequence[Tensor]) -> None:
-        """Fix the shape: P stages, N microbatches, the slot model; `weights` are the stages' flat weights."""
-        self.stages, self.microbatches, self.slots = stages, microbatches, slots
+    def bind(
+        self,
+        stages: int,
+        microbatches: int,
+        slots: str,
+        weights: Sequence[Tensor],
+        segment: int | None = None,
+    ) -> None:
+        """Fix the shape: P stages, N microbatches, the slot model, S stages to a recomputation segment (None: no
+        recomputation); `weights` are the stages' flat weights."""
+        self.stages, self.microbatches, self.slots, self.segment = stages, microbatches, slots, segment
         self.delays = slot_delays(stages, slots)
         self.tau = mean_delays(stages, microbatches, slots)
+        self.recompute_delays = [0] * stages if segment is None else recompute_delays(stages, segment)
         self.buffers: dict[str, list[Tensor | None]] = {}
+        self.rings: dict[str, list[Ring | None]] = {}
+
+    def add_buffer(self, name: str, weights: Sequence[Tensor], wanted: Sequence[bool]) -> None:
+        """`buffers[name]`: zeros of the weights' size for each stage that is wanted, in one block."""
+        sizes = [flat.numel() if want else 0 for flat, want in zip(weights, wanted, strict=True)]
+        together = weights[0].new_zeros(sum(sizes))
+        self.buffers[name] = [part if want else None for part, want in zip(together.split(sizes), wanted, strict=True)]
 
     def forward(self, step: int, microbatch: int) -> list[Read]:
         return [Read(step)] * self.stages
+
+    def recompute(self, step: int, microbatch: int) -> list[Read]:
+        return self.backward(step, microbatch)
 
     def backward(self, step: int, microbatch: int) -> list[Read]:
         return [Read(step)] * self.stages
@@ -52,6 +73,9 @@ class Method:
     def transform_gradients(self, step: int, gradients: Sequence[Tensor]) -> None:
         """Change the stages' flat gradients of `step` in place, after clipping, before the optimizer."""
 
+    def about_to_update(self, step: int, history: History) -> None:
+        """Before update t = `step`, with every kept version of the weights at hand."""
+
     def tracks(self) -> list[bool]:
         """For which stages `updated` wants the change of weights."""
         return [False] * self.stages
@@ -60,9 +84,14 @@ class Method:
         """After update t = `step`: `changes[s]` is w_{t+1} - w_t where `tracks()[s]`, to be read now and not kept."""
 
     def state_dict(self) -> dict:
-        return {"buffers": self.buffers}
+        rings = {name: [None if ring is None else ring.data for ring in rings] for name, rings in self.rings.items()}
+        return {"buffers": self.buffers, "rings": rings}
 
     def load_state_dict(self, state: dict) -> None:
+        for name, kept in state["rings"].items():
+            for ring, saved in zip(self.rings[name], kept, strict=True):
+                if ring is not None:
+                    ring.data.copy_(saved)
         for name, kept in state["buffers"].items():
             for mine, saved in zip(self.buffers[name], kept, strict=True):
                 if mine is not None:
@@ -81,8 +110,15 @@ class Asynchronous(Method):
     def __init__(self, warmup_steps: int = 0) -> None:
         self.warmup_steps = warmup_steps
 
-    def bind(self, stages: int, microbatches: int, slots: str, weights: Sequence[Tensor]) -> None:
-        super().bind(stages, microbatches, slots, weights)
+    def bind(
+        self,
+        stages: int,
+        microbatches: int,
+        slots: str,
+        weights: Sequence[Tensor],
+        segment: int | None = None,
+    ) -> None:
+        super().bind(stages, microbatches, slots, weights, segment)
         self._ages = [[(n - delay) // microbatches for delay in self.delays] for n in range(microbatches)]
 
     def forward(self, step: int, microbatch: int) -> list[Read]:
@@ -93,3 +129,14 @@ class Asynchronous(Method):
     def depths(self) -> list[int | None]:
         depths = [history_depth(delay, self.microbatches) for delay in self.delays]
         return [depth if depth > 0 else None for depth in depths]
+
+
+def rescheduled(delays: Sequence[float], since: int, steps: int) -> list[float]:
+    """T1's factors `since` steps after asynchronous training began: max(tau_i, 1)^-p, p = 1 - min(since/K, 1).
+
+    1 before that (`since` < 0) and for K = `steps` = 0. The clamp keeps T1 from raising a rate.
+    """
+    if since < 0 or since >= steps:
+        return [1.0] * len(delays)
+    power = 1.0 - since / steps
+    return [max(delay, 1.0) ** -power for delay in delays]

@@ -1,10 +1,12 @@
-"""Which schedules there are: GPipe, synchronous 1F1B, PipeDream and PipeMare, for any P, N and number of steps.
+"""Which schedules there are: GPipe, synchronous 1F1B, PipeDream and PipeMare, for any P, N and number of
+steps.
 
-A generator only says in which order a stage runs its operations, in one lane (alternating slots: one operation a
-slot) or in two (duplex slots: a lane of forwards and a lane of backwards). `_place` then gives every operation the
-earliest slot that its dependencies allow. In duplex slots this puts, with stages counted from 0, the forward of
-microbatch g at stage s in slot g + s and its backward in slot g + 2P - 1 - s: L_s = 2(P - 1 - s) + 1 slots later. In
-alternating slots L_s = P - 1 - s backwards of other microbatches lie between the two.
+A generator only says in which order a stage runs its operations, in one lane (alternating slots: one
+operation a slot) or in two (duplex slots: a lane of forwards and a lane of backwards). `_place` then gives
+every operation the earliest slot that its dependencies allow. In duplex slots this puts, with stages counted
+from 0, the forward of microbatch g at stage s in slot g + s and its backward in slot g + 2P - 1 - s: L_s =
+2(P - 1 - s) + 1 slots later. In alternating slots L_s = P - 1 - s backwards of other microbatches lie between
+the two.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.pipeline.actions import ORDER_IN_SLOT, Action, Op, Schedule, recompute_segment
 
-__all__ = ["SLOT_KINDS", "Action", "Op", "Schedule", "check_slots", "gpipe", "one_f_one_b", "pipedream", "pipemare"]
+__all__ = [
+    "SLOT_KINDS",
+    "Action",
+    "Op",
+    "Schedule",
+    "check_slots",
+    "gpipe",
+    "one_f_one_b",
+    "pipedream",
+    "pipemare",
+]
 
 SLOT_KINDS = ("duplex", "alternating")
 
@@ -26,8 +38,8 @@ Lanes = list[list[Operation]]
 def gpipe(stages: int, microbatches: int, steps: int) -> Schedule:
     """All forwards of a minibatch, then all its backwards, then the update; 2(N + P - 1) slots a minibatch.
 
-    Huang et al., "GPipe" (arXiv 1811.06965). Backwards run in the order n = 0..N-1, as in every schedule here, so
-    that sums of gradients are formed in one order. Alternating slots.
+    Huang et al., "GPipe" (arXiv 1811.06965). Backwards run in the order n = 0..N-1, as in every schedule
+    here, so that sums of gradients are formed in one order. Alternating slots.
     """
     _check(stages, microbatches, steps, "alternating", steps, None)
     slots = _flushed(_all_forwards_first, stages, microbatches, steps)
@@ -35,7 +47,8 @@ def gpipe(stages: int, microbatches: int, steps: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, microbatches: int, steps: int) -> Schedule:
-    """Synchronous 1F1B: P - s forwards at stage s, then backward and forward in turn; flushed after each minibatch.
+    """Synchronous 1F1B: P - s forwards at stage s, then backward and forward in turn; flushed after each
+    minibatch.
 
     As long as GPipe, with at most min(P - s, N) microbatches in flight (Narayanan et al., "PipeDream-Flush",
     arXiv 2006.09503). Alternating slots.
@@ -48,8 +61,8 @@ def one_f_one_b(stages: int, microbatches: int, steps: int) -> Schedule:
 def pipedream(stages: int, microbatches: int, steps: int, slots: str = "duplex", start: int = 0) -> Schedule:
     """Never flushed; a backward reads the version its forward read (weight stashing).
 
-    Narayanan et al., "PipeDream" (SOSP 2019). The same slots as `pipemare`; it differs in the versions read. `start`:
-    the steps before it run flushed.
+    Narayanan et al., "PipeDream" (SOSP 2019). The same slots as `pipemare`; it differs in the versions read.
+    `start`: the steps before it run flushed.
     """
     return _asynchronous("pipedream", stages, microbatches, steps, slots, start, None)
 
@@ -64,9 +77,9 @@ def pipemare(
 ) -> Schedule:
     """Never flushed; forward and backward read what is current at their moment (arXiv 1910.05124).
 
-    `start` = M: the steps before it run flushed, as GPipe's. `segment` = S: the asynchronous steps keep only the
-    input of every segment of S stages; the stage at distance k from its segment's last one recomputes its activations
-    2k + 1 slots before its backward. Duplex slots only.
+    `start` = M: the steps before it run flushed, as GPipe's. `segment` = S: the asynchronous steps keep only
+    the input of every segment of S stages; the stage at distance k from its segment's last one recomputes its
+    activations 2k + 1 slots before its backward. Duplex slots only.
     """
     return _asynchronous("pipemare", stages, microbatches, steps, slots, start, segment)
 
@@ -88,8 +101,8 @@ def _check(stages: int, microbatches: int, steps: int, slots: str, start: int, s
         return
     if slots != "duplex":
         raise UserError(
-            f"segment={segment} with slots={slots!r}; recomputation needs duplex slots: where a slot holds one "
-            "operation, it would take the slots of forwards and backwards and so change every delay"
+            f"segment={segment} with slots={slots!r}; recomputation needs duplex slots: where a slot holds "
+            "one operation, it would take the slots of forwards and backwards and so change every delay"
         )
     if not 1 <= segment <= stages:
         raise UserError(f"segment={segment} with stages={stages}; a segment has 1 to {stages} stages")
@@ -142,8 +155,8 @@ def _asynchronous(
 def _place(lanes: Sequence[Lanes], begin: int) -> Slots:
     """The earliest slot, from `begin` on, of every operation of `lanes[stage]`.
 
-    A lane runs one operation a slot, in order. The forward of g waits for the one at the stage before, its backward
-    for the one at the stage after, or at the last stage for its forward: each in an earlier slot.
+    A lane runs one operation a slot, in order. The forward of g waits for the one at the stage before, its
+    backward for the one at the stage after, or at the last stage for its forward: each in an earlier slot.
     """
     stages = len(lanes)
     placed: Slots = {}
@@ -166,7 +179,9 @@ def _place(lanes: Sequence[Lanes], begin: int) -> Slots:
                     following[s][k] += 1
                     remaining -= 1
         if remaining == before:
-            raise RuntimeError(f"the orders of {stages} stages wait for each other; {remaining} operations left")
+            raise RuntimeError(
+                f"the orders of {stages} stages wait for each other; {remaining} operations left"
+            )
     return placed
 
 
@@ -178,16 +193,30 @@ def _needs(op: Op, stage: int, g: int, stages: int) -> tuple[Op, int, int] | Non
 
 
 def _schedule(
-    name: str, slots: str, stages: int, microbatches: int, steps: int, start: int, segment: int | None, placed: Slots
+    name: str,
+    slots: str,
+    stages: int,
+    microbatches: int,
+    steps: int,
+    start: int,
+    segment: int | None,
+    placed: Slots,
 ) -> Schedule:
-    """Adds the updates, at the end of the slot of a minibatch's last backward, and sorts each stage's actions."""
+    """Adds the updates, in the slot of a minibatch's last backward, and sorts each stage's actions."""
     columns: list[list[Action]] = [[] for _ in range(stages)]
     for (op, stage, g), slot in placed.items():
         columns[stage].append(Action(op, g, slot))
         if op is Op.BACKWARD and (g + 1) % microbatches == 0:
             columns[stage].append(Action(Op.UPDATE, g // microbatches, slot))
     return Schedule(
-        name, slots, stages, microbatches, steps, start, segment, tuple(_in_order(column) for column in columns)
+        name,
+        slots,
+        stages,
+        microbatches,
+        steps,
+        start,
+        segment,
+        tuple(_in_order(column) for column in columns),
     )
 
 

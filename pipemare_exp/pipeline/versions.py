@@ -19,8 +19,8 @@ Versions = list[list[list[int]]]
 def slot_delays(stages: int, slots: str = "duplex") -> list[int]:
     """L_s: backwards of other microbatches that a stage has yet to run when it forwards one, in steady state.
 
-    Duplex slots: 2(P - 1 - s) + 1, which is also the number of slots from forward to backward. Alternating slots:
-    P - 1 - s.
+    Duplex slots: 2(P - 1 - s) + 1, which is also the number of slots from forward to backward. Alternating
+    slots: P - 1 - s.
     """
     check_slots(slots)
     if slots == "duplex":
@@ -29,12 +29,12 @@ def slot_delays(stages: int, slots: str = "duplex") -> list[int]:
 
 
 def mean_delays(stages: int, microbatches: int, slots: str = "duplex") -> list[float]:
-    """tau_fwd = L_s / N: mean delay, in steps, of the weights that a stage's forwards read once the pipe is full."""
+    """tau_fwd = L_s / N: mean delay, in steps, of the weights that forwards read once the pipe is full."""
     return [delay / microbatches for delay in slot_delays(stages, slots)]
 
 
 def recompute_delays(stages: int, segment: int) -> list[int]:
-    """Slots from a stage's recomputation to its backward, in segments of S stages; tau_recomp is this over N."""
+    """Slots from recomputation to backward at each stage, in segments of S; tau_recomp is this over N."""
     return [2 * (recompute_segment(stages, segment, s)[-1] - s) + 1 for s in range(stages)]
 
 
@@ -46,8 +46,8 @@ def history_depth(slot_delay: int, microbatches: int) -> int:
 def forward_version(g: int, slot_delay: int, microbatches: int, start: int = 0) -> int:
     """The version that the forward of microbatch g reads at a stage with delay L.
 
-    max(M, floor((g - L) / N)) from step M = `start` on; t before it, where steps run flushed. With a recomputation's
-    delay for L: the version that the recomputation of g reads.
+    max(M, floor((g - L) / N)) from step M = `start` on; t before it, where steps run flushed. With a
+    recomputation's delay for L: the version that the recomputation of g reads.
     """
     step = g // microbatches
     return step if step < start else max(start, (g - slot_delay) // microbatches)
@@ -60,12 +60,11 @@ def forward_versions(
     return _versions(slot_delays(stages, slots), microbatches, steps, start)
 
 
-def recompute_versions(
-    stages: int, microbatches: int, steps: int, segment: int, start: int = 0
-) -> Versions:
+def recompute_versions(stages: int, microbatches: int, steps: int, segment: int, start: int = 0) -> Versions:
     """The versions that recomputations read (duplex slots), in segments of S stages.
 
-    Steps before `start` run flushed and recompute nothing; their entries are t, which any recomputation would read.
+    Steps before `start` run flushed and recompute nothing; their entries are t, which any recomputation would
+    read.
     """
     return _versions(recompute_delays(stages, segment), microbatches, steps, start)
 
@@ -85,9 +84,9 @@ class WalkedVersions:
     """What a schedule's execution reads; versions as [stage][step][microbatch].
 
     forward    read by forwards
-    backward   read by backwards: the version at which the stage is then or, with weight stashing, the forward's
-    recompute  read by recomputations; None for a schedule without them and, in one with them, for the flushed steps
-    kept       per stage, the most versions that have to exist at one moment (see `Schedule.versions_to_keep`)
+    backward   read by backwards: what is current then or, with weight stashing, what the forward read
+    recompute  read by recomputations (None in the flushed steps); None for a schedule without them
+    kept       per stage, the most versions needed at one moment (see `Schedule.versions_to_keep`)
     """
 
     forward: Versions
@@ -97,7 +96,7 @@ class WalkedVersions:
 
 
 def walk(schedule: Schedule) -> WalkedVersions:
-    """Executes every stage's actions in order with a counter for its weights, and writes down what is read."""
+    """Executes each stage's actions in order, with a counter for its weights, and notes what is read."""
     stages, per_step, steps = schedule.stages, schedule.microbatches, schedule.steps
 
     def table(value):

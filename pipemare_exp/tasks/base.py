@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Task(Protocol):
     """A data set, the model that it trains, and how the two are scored.
 
-    Everything random is a pure function of (seed, purpose, epoch, index); a task keeps no random state, which is
-    what makes a resumed run continue bit for bit.
+    Everything random is a pure function of (seed, purpose, epoch, index); a task keeps no random state,
+    which is what makes a resumed run continue bit for bit.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Task(Protocol):
         ...
 
     def loss(self, model: nn.Module, microbatch: Any) -> Tensor:
-        """The microbatch's loss: sum of its terms / count of the whole minibatch (examples or target tokens)."""
+        """The microbatch's loss: sum of its terms / the minibatch's count (examples or target tokens)."""
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Image classification: which images a minibatch holds, their loss, and the accuracy.
 
-The whole data set sits on the device as uint8. Everything random is drawn on the CPU, from generators keyed by
-(seed, purpose, epoch, index), so that a seed means the same minibatches on every device; the work on the images
-(gather, crop, flip, normalise) is done on the device, for a whole minibatch at once.
+The whole data set sits on the device as uint8. Everything random is drawn on the CPU, from generators keyed
+by (seed, purpose, epoch, index), so that a seed means the same minibatches on every device; the work on the
+images (gather, crop, flip, normalise) is done on the device, for a whole minibatch at once.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ImageClassification:
     """A `Task` (see `tasks.base`) over an image data set in memory.
 
     `arrays` are split into train, validation (`validation` images held out of train) and test; pixels are
-    normalised by the mean and standard deviation of the training images left, per channel. With validation > 0 the
-    test images are not even kept.
+    normalised by the mean and standard deviation of the training images left, per channel. With validation
+    > 0 the test images are not even kept.
     """
 
     metric = "accuracy"
@@ -79,9 +79,7 @@ class ImageClassification:
     ):
         train, held_out = hold_out(len(arrays.x_train), validation)
         if not 1 <= batch_size <= len(train):
-            raise UserError(
-                f"data.batch_size={batch_size}; it must be at least 1 and at most the {len(train)} training images"
-            )
+            raise UserError(f"data.batch_size={batch_size}; allowed: 1 to the {len(train)} training images")
         self.name, self.seed, self.augmentation = name, seed, augmentation
         self.batch_size, self.microbatches = batch_size, microbatches
         self.model_name, self.width, self.classes = model, width, int(arrays.y_train.max()) + 1
@@ -101,7 +99,7 @@ class ImageClassification:
         return Split(torch.from_numpy(images).to(self.device), torch.from_numpy(labels).to(self.device))
 
     def build_model(self) -> nn.Module:
-        """The model with weights drawn from (seed, "init") on the CPU; torch's own generator stays as it was."""
+        """The model with weights drawn from (seed, "init") on the CPU, not from the global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeding.key(self.seed, "init"))
             model = models.build(self.model_name, num_classes=self.classes, width=self.width)
@@ -129,8 +127,8 @@ class ImageClassification:
     def minibatches(self, epoch: int, start: int = 0) -> Iterator[list[Microbatch | None]]:
         """The epoch's minibatches from index `start` on; the last one holds what is left of the images.
 
-        A minibatch is augmented whole and then cut into microbatches whose sizes differ by at most one, so that its
-        images do not depend on the number of microbatches.
+        A minibatch is augmented whole and then cut into microbatches whose sizes differ by at most one, so
+        that its images do not depend on the number of microbatches.
         """
         order = torch.randperm(len(self.train.labels), generator=seeding.generator("cpu", self.seed, "order", epoch))
         order = order.to(self.device)
@@ -141,15 +139,16 @@ class ImageClassification:
                 generator = seeding.generator("cpu", self.seed, "augment", epoch, index)
                 images = augment(images, self.augmentation, generator)
             inputs, targets = self._prepare(images), self.train.labels[chosen]
-            parts = zip(
-                inputs.tensor_split(self.microbatches), targets.tensor_split(self.microbatches), strict=True
-            )
+            parts = zip(inputs.tensor_split(self.microbatches), targets.tensor_split(self.microbatches), strict=True)
             yield [Microbatch(x, y, len(chosen)) if len(y) else None for x, y in parts]
 
     def _prepare(self, images: Tensor) -> Tensor:
         """uint8 (b, H, W, C) -> normalised float32 (b, C, H, W) in the task's memory format."""
-        floats = images.float().sub_(self._mean).div_(self._std).permute(0, 3, 1, 2)
-        return floats.contiguous(memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
+        floats = images.float().sub_(self._mean).div_(self._std).permute(0, 3, 1, 2)  # channels-last strides
+        if self.channels_last:
+            return floats
+        # Not contiguous(): it leaves one-channel images as they are, and torch takes those for channels-last.
+        return floats.clone(memory_format=torch.contiguous_format)
 
     def loss(self, model: nn.Module, microbatch: Microbatch) -> Tensor:
         """Sum of the microbatch's cross entropies (nats) / number of examples in the whole minibatch."""

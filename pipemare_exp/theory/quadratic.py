@@ -1,17 +1,17 @@
-"""Delayed SGD on f(w) = lambda w^2 / 2: its recursion, its characteristic polynomial and its largest stable step.
+"""Delayed SGD on f(w) = lambda w^2 / 2: its recursion, its polynomial and its largest stable step.
 
-Symbols: alpha step size; lambda curvature; tau_f, tau_b delays in steps of the weights that forward and backward
-read; Delta sensitivity of the gradient to their discrepancy; beta momentum; gamma the decay of T2's average delta.
-All of the variants are one recursion:
+Symbols: alpha step size; lambda curvature; tau_f, tau_b delays in steps of the weights that forward and
+backward read; Delta sensitivity of the gradient to their discrepancy; beta momentum; gamma the decay of
+T2's average delta. All of the variants are one recursion:
 
-    u_t     = w_{t - tau_b} - (tau_f - tau_b) delta_{t - l}        (the second term with T2 only; l = 0 or tau_b)
+    u_t     = w_{t - tau_b} - (tau_f - tau_b) delta_{t - l}     (delta with T2 only; l = 0 or tau_b)
     g_t     = (lambda + Delta) w_{t - tau_f} - Delta u_t
     w_{t+1} = w_t + beta (w_t - w_{t-1}) - alpha g_t
     delta_{t+1} = gamma delta_t + (1 - gamma) (w_{t+1} - w_t)
 
-It is linear, so it is stable iff every root z of its characteristic polynomial has |z| <= 1 (double roots on the
-circle apart). The polynomial is affine in alpha: base(z) + alpha slope(z). Section numbers and lemmas: PipeMare,
-arXiv 1910.05124.
+It is linear, so it is stable iff every root z of its characteristic polynomial has |z| <= 1 (double roots
+on the circle apart). The polynomial is affine in alpha: base(z) + alpha slope(z). Section numbers and
+lemmas: PipeMare, arXiv 1910.05124.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from numpy.polynomial import polynomial as poly
 
 from pipemare_exp.errors import UserError
 
-# A root is taken to be outside the unit circle beyond this: np.linalg.eigvals is good to about 1e-13 for simple
-# roots of these degrees, and z = 1 is a root for alpha = 0.
+# A root is taken to be outside the unit circle beyond this: np.linalg.eigvals is good to about 1e-13 for
+# simple roots of these degrees, and z = 1 is a root for alpha = 0.
 ROOT_TOLERANCE = 1e-9
 DEFAULT_DECAY = math.exp(-2.0)
 
@@ -35,9 +35,9 @@ DEFAULT_DECAY = math.exp(-2.0)
 class Recursion:
     """One variant of delayed SGD on the quadratic.
 
-    `delay_backward` None: it equals `delay_forward` (no discrepancy). `gamma` None: no T2. `delta_late`: T2's delta,
-    too, is read tau_b steps late. Raises `UserError` for delays that are no integers >= 0 or a backward that is
-    more delayed than its forward.
+    `delay_backward` None: it equals `delay_forward` (no discrepancy). `gamma` None: no T2. `delta_late`:
+    T2's delta, too, is read tau_b steps late. Raises `UserError` for delays that are no integers >= 0 or a
+    backward that is more delayed than its forward.
     """
 
     delay_forward: int
@@ -53,7 +53,9 @@ class Recursion:
             object.__setattr__(self, "delay_backward", self.delay_forward)
         forward, backward = self.delay_forward, self.delay_backward
         if not (isinstance(forward, int) and isinstance(backward, int) and 0 <= backward <= forward):
-            raise UserError(f"delays tau_f = {forward}, tau_b = {backward}; allowed: integers with 0 <= tau_b <= tau_f")
+            raise UserError(
+                f"delays tau_f = {forward}, tau_b = {backward}; allowed: integers with 0 <= tau_b <= tau_f"
+            )
         if self.curvature <= 0:
             raise UserError(f"curvature {self.curvature}; it must be above 0, else nothing is stable")
         if not 0 <= self.momentum < 1:
@@ -73,17 +75,21 @@ class Recursion:
     def base_and_slope(self) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients (lowest power first) of base and slope in base(z) + alpha slope(z).
 
-        Without T2 and momentum that is z^tau_f (z - 1) + alpha (lambda + Delta) - alpha Delta z^(tau_f - tau_b);
-        with T2 both parts are multiplied by (z - gamma) and the slope gains
-        Delta (tau_f - tau_b) (1 - gamma) (z - 1) z^tau_f, times z^-tau_b where delta is late;
-        with momentum the base is multiplied by (z - beta) and the slope by z.
+        Without T2 and momentum that is z^tau_f (z - 1) + alpha (lambda + Delta) - alpha Delta z^(tau_f -
+        tau_b); with T2 both parts are multiplied by (z - gamma) and the slope gains Delta (tau_f - tau_b)
+        (1 - gamma) (z - 1) z^tau_f, times z^-tau_b where delta is late; with momentum the base is
+        multiplied by (z - beta) and the slope by z.
         """
         base = poly.polymul(_power(self.delay_forward), [-1.0, 1.0])
         slope = poly.polysub([self.curvature + self.sensitivity], self.sensitivity * _power(self.gap))
         if self.gamma is not None:
             base = poly.polymul(base, [-self.gamma, 1.0])
-            correction = self.sensitivity * self.gap * (1 - self.gamma) * poly.polymul([-1.0, 1.0], _power(
-                self.gap if self.delta_late else self.delay_forward))
+            correction = (
+                self.sensitivity
+                * self.gap
+                * (1 - self.gamma)
+                * poly.polymul([-1.0, 1.0], _power(self.gap if self.delta_late else self.delay_forward))
+            )
             slope = poly.polyadd(poly.polymul(slope, [-self.gamma, 1.0]), correction)
         if self.momentum:
             base = poly.polymul(base, [-self.momentum, 1.0])
@@ -140,24 +146,35 @@ class Recursion:
     def largest_stable_step(self, precision: float = 1e-6, points: int = 256) -> float:
         """The step size of the first instability: every alpha in (0, it] is stable, those just above are not.
 
-        The range up to 4 / lambda (the largest of the lemmas' bounds) is scanned from below on a grid that refines
-        around the first unstable point until it is known to the relative `precision`; 4 / lambda if all is stable.
+        The range up to 4 / lambda (the largest of the lemmas' bounds) is scanned from below on a grid that
+        refines around the first unstable point until it is known to the relative `precision`; 4 / lambda if
+        all is stable.
         """
         low, high = 0.0, 4.0 / self.curvature
         # Small edges need small steps: Lemma 1 and the discrepancy bound set the scale of the first scan.
         scale = lemma_1(self.delay_forward, self.curvature)
         if self.sensitivity > 0 and self.gap:
-            scale = min(scale, 1.0 / (self.sensitivity * self.gap), scale * self.curvature / (
-                self.curvature + self.sensitivity))
+            scale = min(
+                scale,
+                1.0 / (self.sensitivity * self.gap),
+                scale * self.curvature / (self.curvature + self.sensitivity),
+            )
         grid = np.concatenate([np.linspace(0, scale, points)[1:], np.geomspace(scale, high, points)[1:]])
         while high - low > precision * high:
-            stable = self.stable(grid)
-            if stable.all():
+            first = self._first_unstable(grid)
+            if first is None:
                 return float(grid[-1])
-            first = int(np.argmin(stable))
             low, high = (float(grid[first - 1]) if first else low), float(grid[first])
             grid = np.linspace(low, high, 18)[1:]
         return low
+
+    def _first_unstable(self, alphas: np.ndarray, at_once: int = 64) -> int | None:
+        """Index of the first unstable step size of a rising grid, found in chunks; None if there is none."""
+        for begin in range(0, len(alphas), at_once):
+            stable = self.stable(alphas[begin : begin + at_once])
+            if not stable.all():
+                return begin + int(np.argmin(stable))
+        return None
 
 
 def _power(exponent: int) -> np.ndarray:
@@ -165,14 +182,14 @@ def _power(exponent: int) -> np.ndarray:
 
 
 def gamma_of(decay: float, gap: float) -> float:
-    """gamma = D^(1/d): the decay per step of delta of which a share D is left after d = tau_f - tau_b steps."""
+    """gamma = D^(1/d): delta's decay per step, of which a share D is left after d = tau_f - tau_b steps."""
     if not 0 < decay < 1 or gap <= 0:
         raise UserError(f"D = {decay}, discrepancy {gap}; allowed: 0 < D < 1 and a discrepancy above 0")
     return decay ** (1.0 / gap)
 
 
 def lemma_1(delay: float, curvature: float = 1.0) -> float:
-    """Lemma 1, exact: stable iff 0 <= alpha <= (2 / lambda) sin(pi / (4 tau + 2)), all weights read tau steps late."""
+    """Lemma 1, exact, all weights tau steps late: stable iff 0 <= alpha <= (2 / lambda) sin(pi / (4 tau + 2))."""
     return 2.0 / curvature * math.sin(math.pi / (4 * delay + 2))
 
 

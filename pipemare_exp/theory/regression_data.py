@@ -1,4 +1,4 @@
-"""Data for the linear regression: LIBSVM's cpusmall where it was downloaded, else scikit-learn's bundled diabetes.
+"""Data for the linear regression: LIBSVM's cpusmall where downloaded, else scikit-learn's diabetes.
 
 Both come as standardised features (mean 0, variance 1) and a centred target, so that no offset is needed.
 """
@@ -24,7 +24,7 @@ CPUSMALL_ROWS = 8192
 
 @dataclass(frozen=True)
 class RegressionData:
-    """`features` [rows, columns] and `target` [rows], float64, standardised; `name` says where they are from."""
+    """`features` [rows, columns] and `target` [rows], float64, standardised; `name`: where they are from."""
 
     name: str
     features: np.ndarray
@@ -40,10 +40,11 @@ class RegressionData:
 
 
 def prepare_cpusmall(root: Path, url: str = CPUSMALL_URL) -> Path:
-    """Downloads cpusmall into `root` and records its SHA-256 beside it; a file that is there is only checked.
+    """Downloads cpusmall into `root` and records its SHA-256 beside it; an existing file is only checked.
 
-    LIBSVM publishes no checksum: the one of the first download is kept (`cpusmall.sha256`), and a file that no
-    longer has it is refused. Raises `UserError` where the download fails, with the place to put the file.
+    LIBSVM publishes no checksum: the one of the first download is kept (`cpusmall.sha256`), and a file that
+    no longer has it is refused. Raises `UserError` where the download fails, with the place to put the
+    file.
     """
     path = Path(root) / CPUSMALL_FILE
     if not path.is_file():
@@ -53,7 +54,9 @@ def prepare_cpusmall(root: Path, url: str = CPUSMALL_URL) -> Path:
             with urllib.request.urlopen(url, timeout=60) as answer:
                 partial.write_bytes(answer.read())
         except (urllib.error.URLError, OSError) as problem:
-            raise UserError(f"{url} could not be had ({problem}); download it elsewhere and put it at {path}") from problem
+            raise UserError(
+                f"{url} could not be had ({problem}); download it elsewhere and put it at {path}"
+            ) from problem
         read_libsvm(partial)
         os.replace(partial, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -61,13 +64,15 @@ def prepare_cpusmall(root: Path, url: str = CPUSMALL_URL) -> Path:
     if not record.is_file():
         record.write_text(f"{digest}  {CPUSMALL_FILE}\n", encoding="utf-8")
     elif record.read_text(encoding="utf-8").split()[0] != digest:
-        raise UserError(f"{path} has changed since its first use (SHA-256 {digest}, recorded in {record}); "
-                        f"remove both to take it anew")
+        raise UserError(
+            f"{path} has changed since its first use (SHA-256 {digest}, recorded in {record}); "
+            f"remove both to take it anew"
+        )
     return path
 
 
 def read_libsvm(path: Path, columns: int = CPUSMALL_FEATURES) -> tuple[np.ndarray, np.ndarray]:
-    """Features [rows, columns] and target [rows] of a text file of lines `target index:value ...`, indices from 1."""
+    """Features [rows, columns] and target [rows] of lines `target index:value ...`, indices from 1."""
     targets, rows = [], []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
@@ -82,8 +87,10 @@ def read_libsvm(path: Path, columns: int = CPUSMALL_FEATURES) -> tuple[np.ndarra
                 row[int(index) - 1] = float(value)
             targets.append(float(target))
         except (ValueError, IndexError) as problem:
-            raise UserError(f"{path}, line {number}: not LIBSVM's `target index:value ...` with indices 1 to {columns} "
-                            f"({problem}); remove the file and download it again") from problem
+            raise UserError(
+                f"{path}, line {number}: not LIBSVM's `target index:value ...` with indices 1 to {columns} "
+                f"({problem}); remove the file and download it again"
+            ) from problem
         rows.append(row)
     if len(rows) < 2:
         raise UserError(f"{path} holds {len(rows)} rows; remove it and download it again")
@@ -99,7 +106,7 @@ def standardised(name: str, features: np.ndarray, target: np.ndarray) -> Regress
 
 
 def load(root: Path | None = None) -> RegressionData:
-    """cpusmall where `root` holds its file (checked against the recorded checksum), else the diabetes data."""
+    """cpusmall where `root` holds its file (checked against its recorded checksum), else diabetes."""
     if root is not None and (Path(root) / CPUSMALL_FILE).is_file():
         path = prepare_cpusmall(Path(root))
         return standardised("cpusmall", *read_libsvm(path))

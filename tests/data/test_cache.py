@@ -50,6 +50,19 @@ def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path):
         make_folder(blocker / "data")
 
 
+def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with (
+        pytest.raises(UserError, match="cannot write .*file: No space left on device; make room"),
+        atomic_write(tmp_path / "file") as file,
+    ):
+        file.write(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_sha256(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"pipemare" * 100_000)

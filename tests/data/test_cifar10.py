@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import socket
 import tarfile
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -53,7 +57,10 @@ def test_no_file_says_what_to_run_and_what_to_put_where(tmp_path):
         ({"x_test": np.zeros((20, 32, 32, 3), np.float32)}, r"x_test as float32"),
         ({"y_train": np.zeros(39, np.uint8)}, r"y_train as uint8 \(39,\) instead of integers \(40,\)"),
         ({"y_train": np.full(40, 10)}, "labels from 10 to 10"),
-        ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, np.uint8)}, r"\(0, 32, 32, 3\)"),
+        (
+            {"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, np.uint8)},
+            r"\(0, 32, 32, 3\)",
+        ),
         ({"x_train": np.array([{"a": 1}], dtype=object)}, "cannot be read"),
     ],
 )
@@ -80,6 +87,13 @@ def test_truncated_and_damaged_files_are_named(tmp_path, compressed):
         assert "\n" not in str(caught.value)
 
 
+def test_a_single_array_is_not_an_archive(tmp_path):
+    with open(tmp_path / "cifar10.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(UserError, match="one array, not an .npz archive"):
+        cifar10.load(tmp_path)
+
+
 def archive(per_batch: int) -> tuple[bytes, dict[str, str]]:
     """A SYNTHETIC cifar-10-python.tar.gz in the real one's layout, and the MD5s of the batches in it."""
     rng = np.random.default_rng(1)
@@ -99,7 +113,7 @@ def archive(per_batch: int) -> tuple[bytes, dict[str, str]]:
 
 @pytest.fixture
 def small_archive(monkeypatch) -> bytes:
-    """A small archive that torchvision takes for CIFAR-10, because its checksums are the ones that it expects."""
+    """A small archive that torchvision takes for CIFAR-10, because its checksums are those it expects."""
     from torchvision.datasets import CIFAR10
 
     packed, sums = archive(4)
@@ -110,14 +124,24 @@ def small_archive(monkeypatch) -> bytes:
     return packed
 
 
-def test_prepare_converts_once_and_cleans_up(tmp_path, small_archive, monkeypatch):
-    """Through torchvision's own download code, from a file:// address instead of the network."""
+@pytest.fixture
+def server(tmp_path):
+    """The address of a web server on this machine, and the folder that it serves."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_address[1]}", folder
+        http.shutdown()
+
+
+def test_prepare_downloads_converts_once_and_cleans_up(tmp_path, small_archive, server, monkeypatch):
     from torchvision.datasets import CIFAR10
 
-    source = tmp_path / "server" / cifar10.ARCHIVE
-    source.parent.mkdir()
+    address, folder = server
+    source = folder / cifar10.ARCHIVE
     source.write_bytes(small_archive)
-    monkeypatch.setattr(CIFAR10, "url", source.as_uri())
+    monkeypatch.setattr(CIFAR10, "url", f"{address}/{cifar10.ARCHIVE}")
     root = tmp_path / "data"
     assert "20 train and 4 test" in cifar10.prepare(root)
     assert [p.name for p in root.iterdir()] == ["cifar10.npz"]
@@ -146,10 +170,24 @@ def test_prepare_refuses_a_damaged_archive(tmp_path, small_archive):
     assert [p.name for p in tmp_path.iterdir()] == [cifar10.ARCHIVE]
 
 
+def test_prepare_refuses_a_damaged_download(tmp_path, small_archive, server, monkeypatch):
+    from torchvision.datasets import CIFAR10
+
+    address, folder = server
+    (folder / cifar10.ARCHIVE).write_bytes(small_archive[:-100])
+    monkeypatch.setattr(CIFAR10, "url", f"{address}/{cifar10.ARCHIVE}")
+    with pytest.raises(UserError, match="could not get CIFAR-10 .*corrupted"):
+        cifar10.prepare(tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
 def test_prepare_without_network_says_what_to_put_where(tmp_path, small_archive, monkeypatch):
     from torchvision.datasets import CIFAR10
 
-    monkeypatch.setattr(CIFAR10, "url", (tmp_path / "nowhere" / cifar10.ARCHIVE).as_uri())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # a port that nobody listens on
+        port = free.getsockname()[1]
+    monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{port}/{cifar10.ARCHIVE}")
     root = tmp_path / "data"
     with pytest.raises(UserError, match=f"could not get CIFAR-10 .*put .*tar.gz .* into {root}"):
         cifar10.prepare(root)
@@ -159,7 +197,7 @@ def test_prepare_without_network_says_what_to_put_where(tmp_path, small_archive,
 
 
 def test_the_real_cifar10(data_root):
-    """Class counts and channel statistics as everybody quotes them (0.4914, 0.4822, 0.4465; 0.247, 0.243, 0.262)."""
+    """Class counts and channel statistics as everybody quotes them: 0.4914, 0.4822, ..."""
     from pipemare_exp.tasks.image_classification import channel_statistics
 
     if not (data_root / cifar10.FILE).is_file():

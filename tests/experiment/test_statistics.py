@@ -28,6 +28,16 @@ def test_few_values():
     assert mean_with_interval([98.5]) == Estimate(1, 98.5, None)
     with pytest.raises(ValueError, match="finite"):
         mean_with_interval([98.0, float("nan")])
+    with pytest.raises(ValueError, match="t, bootstrap"):
+        mean_with_interval([98.0, 99.0], interval="normal")
+
+
+def test_the_bootstraps_half_width_is_half_its_interval():
+    values = np.random.default_rng(11).normal(97, 2, 15)
+    low, high = bootstrap_interval(values)
+    got = mean_with_interval(values, interval="bootstrap")
+    assert got.mean == pytest.approx(values.mean())
+    assert got.half_width == pytest.approx((high - low) / 2)
 
 
 def test_t_interval_covers_the_mean_95_times_in_100_with_three_seeds():
@@ -82,7 +92,7 @@ def test_paired_difference_uses_common_seeds_only():
     ("estimate", "words"),
     [
         (Estimate(0, None, None), "no seed in common"),
-        (Estimate(1, -1.25, None), "-1.2 on one seed"),
+        (Estimate(1, -1.25, None), "one seed: no interval"),
         (Estimate(3, -0.3, 0.5), "no difference shown"),
         (Estimate(3, -1.2, 0.4), "worse by 1.2 ± 0.4"),
         (Estimate(3, 0.8, 0.4), "better by 0.8 ± 0.4"),

@@ -1,8 +1,8 @@
 """A slow trainer that keeps whole copies of every version, to check the emulator against.
 
-Written from the definitions alone: every version of every weight is a separate deep copy in a list, a microbatch's
-forward is given one dictionary of weights and its backward another, and the optimizers are the textbook formulas.
-Nothing here shares code with the package, so that a mistake in one shows in the other.
+Written from the definitions alone: every version of every weight is a separate deep copy in a list, a
+microbatch's forward is given one dictionary of weights and its backward another, and the optimizers are the
+textbook formulas. Nothing here shares code with the package, so that a mistake in one shows in the other.
 
 How the gradient of one microbatch is taken from the two dictionaries is given by the caller: by hand
 (`dense_gradient`, below) or by functions that take two weights (`two_weights.py`).
@@ -24,8 +24,8 @@ Gradient = Callable[[Weights, Weights, object, int, int], tuple[Tensor, Weights]
 class Rule:
     """Which version each stage reads, and at which rate it learns; stage s is 0-based.
 
-    kind: "gpipe", "pipedream" or "pipemare"; T1 with `rescheduling` steps K (0: off), T2 with `decay` D (None: off),
-    T3 with `warmup` steps M.
+    kind: "gpipe", "pipedream" or "pipemare"; T1 with `rescheduling` steps K (0: off), T2 with `decay` D
+    (None: off), T3 with `warmup` steps M.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Rule:
     warmup: int = 0
 
     def between(self, stage: int) -> int:
-        """Slots (duplex) or backwards (alternating) between a microbatch's forward and backward at a stage."""
+        """L: slots (duplex) or backwards (alternating) between a microbatch's forward and backward."""
         i = stage + 1
         return 2 * (self.stages - i) + 1 if self.slots == "duplex" else self.stages - i
 
@@ -105,10 +105,23 @@ class Trainer:
     `stages[s]` names the parameters of stage s. `clip` is None, ("stage", norm) or ("global", norm).
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], stages: Sequence[Sequence[str]], rule: Rule,
-                 optimizer: SGD | Adam, gradient: Gradient, clip: tuple[str, float] | None = None):
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        stages: Sequence[Sequence[str]],
+        rule: Rule,
+        optimizer: SGD | Adam,
+        gradient: Gradient,
+        clip: tuple[str, float] | None = None,
+    ):
         assert len(stages) == rule.stages
-        self.stages, self.rule, self.optimizer, self.gradient, self.clip = stages, rule, optimizer, gradient, clip
+        self.stages, self.rule, self.optimizer, self.gradient, self.clip = (
+            stages,
+            rule,
+            optimizer,
+            gradient,
+            clip,
+        )
         self.versions: list[Weights] = [{name: w.detach().clone() for name, w in weights.items()}]
         self.delta: Weights = {name: torch.zeros_like(w) for name, w in self.versions[0].items()}
         self.moments: dict[str, dict] = {name: {} for name in self.versions[0]}
@@ -171,13 +184,14 @@ class Trainer:
         self.versions.append(new)
 
 
-def dense_gradient(forward: Weights, backward: Weights, microbatch: tuple[Tensor, Tensor, int],
-                   step: int, n: int) -> tuple[Tensor, Weights]:
+def dense_gradient(
+    forward: Weights, backward: Weights, microbatch: tuple[Tensor, Tensor, int], step: int, n: int
+) -> tuple[Tensor, Weights]:
     """Loss and gradient of linear layers "0", "2", "4", ... with ReLU between, by hand.
 
-    microbatch = (inputs [b, features], integer labels [b], examples in the whole minibatch). Softmax cross entropy,
-    summed over the microbatch and divided by the minibatch's count. No autograd: the forward uses `forward`, the
-    products with transposed weight matrices use `backward`.
+    microbatch = (inputs [b, features], integer labels [b], examples in the whole minibatch). Softmax cross
+    entropy, summed over the microbatch and divided by the minibatch's count. No autograd: the forward uses
+    `forward`, the products with transposed weight matrices use `backward`.
     """
     x, labels, count = microbatch
     layers = sorted({int(name.split(".")[0]) for name in forward})

@@ -13,41 +13,82 @@ from pipemare_exp.pipeline.stages import weight_units
 from pipemare_exp.seeding import key
 
 #: name in tests -> (kind, which of T1, T2, T3 are on)
-METHODS = {"gpipe": ("gpipe", ""), "pipedream": ("pipedream", ""), "async": ("pipemare", ""), "t1": ("pipemare", "1"),
-           "t2": ("pipemare", "2"), "t1+t2": ("pipemare", "12"), "t1+t2+t3": ("pipemare", "123")}
+METHODS = {
+    "gpipe": ("gpipe", ""),
+    "pipedream": ("pipedream", ""),
+    "async": ("pipemare", ""),
+    "t1": ("pipemare", "1"),
+    "t2": ("pipemare", "2"),
+    "t1+t2": ("pipemare", "12"),
+    "t1+t2+t3": ("pipemare", "123"),
+}
 
 Microbatch = tuple[Tensor, Tensor, int]
 
 
-def mixed_net(dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Sequential:
-    """Convolution, BatchNorm, dropout, linear: 6 weight units; images [b, 2, 6, 6], 3 classes."""
+def mixed_net(
+    dtype: torch.dtype = torch.float64, seed: int = 0, sizes: tuple[int, int, int, int] = (4, 3, 8, 3)
+) -> nn.Sequential:
+    """Convolution, BatchNorm, dropout, linear: 6 weight units; images [b, 2, 6, 6], at least 3 classes."""
+    first, second, third, classes = sizes
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2),
-            nn.Conv2d(4, 3, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(),
-            nn.Dropout(0.3), nn.Linear(27, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
+            nn.Conv2d(2, first, 3, padding=1),
+            nn.BatchNorm2d(first),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Conv2d(first, second, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(second),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(9 * second, third),
+            nn.ReLU(),
+            nn.Linear(third, classes),
+        ).to(dtype)
 
 
 def dense_net(seed: int = 0) -> nn.Sequential:
     """Four linear layers with ReLU between: 4 weight units; inputs [b, 5], 3 classes; float64."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(),
-                             nn.Linear(6, 3)).double()
+        return nn.Sequential(
+            nn.Linear(5, 7),
+            nn.ReLU(),
+            nn.Linear(7, 6),
+            nn.ReLU(),
+            nn.Linear(6, 6),
+            nn.ReLU(),
+            nn.Linear(6, 3),
+        ).double()
 
 
-def minibatches(shape: Sequence[int], microbatches: int, steps: int, dtype: torch.dtype = torch.float64,
-                empty: bool = True, seed: int = 1) -> Iterator[list[Microbatch | None]]:
-    """Minibatches of uneven microbatches; with `empty`, every fifth has one microbatch without examples (None)."""
+def minibatches(
+    shape: Sequence[int],
+    microbatches: int,
+    steps: int,
+    dtype: torch.dtype = torch.float64,
+    empty: bool = True,
+    seed: int = 1,
+) -> Iterator[list[Microbatch | None]]:
+    """Minibatches of uneven microbatches; with `empty`, every fifth has one without examples (None)."""
     draw = torch.Generator().manual_seed(seed)
     for step in range(steps):
         sizes = [int(torch.randint(2, 6, (), generator=draw)) for _ in range(microbatches)]
         if empty and microbatches > 1 and step % 5 == 3:
             sizes[step % microbatches] = 0
         count = sum(sizes)
-        yield [None if size == 0 else (torch.randn(size, *shape, generator=draw, dtype=torch.float64).to(dtype),
-                                       torch.randint(0, 3, (size,), generator=draw), count) for size in sizes]
+        yield [
+            None
+            if size == 0
+            else (
+                torch.randn(size, *shape, generator=draw, dtype=torch.float64).to(dtype),
+                torch.randint(0, 3, (size,), generator=draw),
+                count,
+            )
+            for size in sizes
+        ]
 
 
 def loss(model: Callable[[Tensor], Tensor], microbatch: Microbatch) -> Tensor:
@@ -63,41 +104,72 @@ def keyed_mask(seed: int, step: int, n: int, name: str, call: int, p: float, val
 
 
 def named_units(net: nn.Module) -> list[list[str]]:
-    """The parameters of each weight-bearing module, in the order in which modules are listed (= run, for Sequential)."""
-    return [[f"{name}.{label}" if name else label for label, _ in module.named_parameters(recurse=False)]
-            for name, module in net.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    """The parameters of each weight-bearing module as listed, which is the order of use in a Sequential."""
+    return [
+        [f"{name}.{label}" if name else label for label, _ in module.named_parameters(recurse=False)]
+        for name, module in net.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
 
 
 def cut(units: Sequence[Sequence[str]], boundaries: Sequence[int]) -> list[list[str]]:
     ends = [*boundaries[1:], len(units)]
-    return [[name for unit in units[start:end] for name in unit]
-            for start, end in zip(boundaries, ends, strict=True)]
+    return [
+        [name for unit in units[start:end] for name in unit]
+        for start, end in zip(boundaries, ends, strict=True)
+    ]
 
 
-def rule(label: str, stages: int, microbatches: int, slots: str, k: int = 25, decay: float = 0.3,
-         warmup: int = 7) -> Rule:
+def rule(
+    label: str, stages: int, microbatches: int, slots: str, k: int = 25, decay: float = 0.3, warmup: int = 7
+) -> Rule:
     kind, switches = METHODS[label]
-    return Rule(kind, stages, microbatches, slots, k if "1" in switches else 0, decay if "2" in switches else None,
-                warmup if "3" in switches else 0)
+    return Rule(
+        kind,
+        stages,
+        microbatches,
+        slots,
+        k if "1" in switches else 0,
+        decay if "2" in switches else None,
+        warmup if "3" in switches else 0,
+    )
 
 
 def method(described: Rule):
     """The package's method for a rule."""
     if described.kind == "pipemare":
-        return methods.build("pipemare", lr_rescheduling_steps=described.rescheduling, decay=described.decay,
-                             warmup_steps=described.warmup)
+        return methods.build(
+            "pipemare",
+            lr_rescheduling_steps=described.rescheduling,
+            decay=described.decay,
+            warmup_steps=described.warmup,
+        )
     return methods.build(described.kind)
 
 
 def torch_optimizer(described: SGD | Adam) -> Callable[[list[dict]], torch.optim.Optimizer]:
     """torch's optimizer for the reference's description, foreach."""
+
     def make(groups):
         if isinstance(described, SGD):
-            return torch.optim.SGD(groups, lr=0.0, momentum=described.momentum, nesterov=described.nesterov,
-                                   weight_decay=described.weight_decay, foreach=True)
+            return torch.optim.SGD(
+                groups,
+                lr=0.0,
+                momentum=described.momentum,
+                nesterov=described.nesterov,
+                weight_decay=described.weight_decay,
+                foreach=True,
+            )
         kind = torch.optim.AdamW if described.decoupled else torch.optim.Adam
-        return kind(groups, lr=0.0, betas=described.betas, eps=described.eps, weight_decay=described.weight_decay,
-                    foreach=True)
+        return kind(
+            groups,
+            lr=0.0,
+            betas=described.betas,
+            eps=described.eps,
+            weight_decay=described.weight_decay,
+            foreach=True,
+        )
+
     return make
 
 
@@ -110,8 +182,9 @@ def look(net: nn.Module, example: object) -> None:
     net.train(training)
 
 
-def emulator(net: nn.Module, example: object, boundaries: Sequence[int], how, optimizer, microbatches: int,
-             **options) -> Emulator:
+def emulator(
+    net: nn.Module, example: object, boundaries: Sequence[int], how, optimizer, microbatches: int, **options
+) -> Emulator:
     """An emulator around `net`; `how` is a Rule or a method, `optimizer` a description or a factory."""
     units = weight_units(net, lambda m: look(m, example))
     if isinstance(how, Rule):

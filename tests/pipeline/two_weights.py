@@ -1,8 +1,8 @@
 """Layers that take two weights: one for the forward, another for the products of the backward.
 
-Each `autograd.Function` here is written from the layer's derivative, with the activations that the forward left and
-the backward's weight in the input's gradient. `Net` walks a module tree with them, and keeps BatchNorm's running
-statistics itself.
+Each `autograd.Function` here is written from the layer's derivative, with the activations that the forward
+left and the backward's weight in the input's gradient. `Net` walks a module tree with them, and keeps
+BatchNorm's running statistics itself.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Affine(torch.autograd.Function):
 
 
 class Normalise(torch.autograd.Function):
-    """Scale times (x - mean) / sqrt(variance + eps), the moments over `dims`; `scale` has x's number of dimensions."""
+    """scale * (x - mean) / sqrt(variance + eps), moments over `dims`; `scale` has as many dimensions as x."""
 
     @staticmethod
     def forward(ctx, x, scale, scale_back, dims, eps):
@@ -59,8 +59,11 @@ class Normalise(torch.autograd.Function):
         over = [i for i in range(grad.dim()) if scale_back.shape[i] == 1]
         grad_scale = (grad * normal).sum(over, keepdim=True)
         inner = grad * scale_back
-        back = inverse * (inner - inner.mean(ctx.dims, keepdim=True)
-                          - normal * (inner * normal).mean(ctx.dims, keepdim=True))
+        back = inverse * (
+            inner
+            - inner.mean(ctx.dims, keepdim=True)
+            - normal * (inner * normal).mean(ctx.dims, keepdim=True)
+        )
         return back, grad_scale, None, None, None
 
 
@@ -71,14 +74,17 @@ def _channels(values: Tensor, like: Tensor) -> Tensor:
 class Net:
     """Runs `module` on two dictionaries of weights; holds running statistics by module name.
 
-    `mask(name, call, values)` gives a dropout's mask, already scaled by 1/(1-p), for its `call`-th call (0-based)
-    within the forward. The module itself is only read for its structure.
+    `mask(name, call, p, values)` gives a dropout's mask, already scaled by 1/(1-p), for its `call`-th call
+    (0-based) within the forward. The module itself is only read for its structure.
     """
 
     def __init__(self, module: nn.Module, mask: Callable[[str, int, float, Tensor], Tensor] | None = None):
         self.module, self.mask = module, mask
-        self.statistics = {name: (m.running_mean.clone(), m.running_var.clone())
-                           for name, m in module.named_modules() if isinstance(m, nn.BatchNorm2d)}
+        self.statistics = {
+            name: (m.running_mean.clone(), m.running_var.clone())
+            for name, m in module.named_modules()
+            if isinstance(m, nn.BatchNorm2d)
+        }
         self.calls: dict[str, int] = {}
 
     def __call__(self, forward: dict[str, Tensor], backward: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -130,8 +136,10 @@ class Net:
         with torch.no_grad():
             mean = x.mean(over)
             unbiased = ((x - _channels(mean, x)) ** 2).sum(over) / (count - 1)
-            self.statistics[name] = (running_mean + m.momentum * (mean - running_mean),
-                                     running_var + m.momentum * (unbiased - running_var))
+            self.statistics[name] = (
+                running_mean + m.momentum * (mean - running_mean),
+                running_var + m.momentum * (unbiased - running_var),
+            )
         w, w_back = (_channels(value, x) for value in self.pair(name, "weight"))
         return Normalise.apply(x, w, w_back, over, m.eps) + _channels(self.pair(name, "bias")[0], x)
 

@@ -1,0 +1,137 @@
+"""The list of all figures and tables: what each is made from, and whether what it needs is there."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paper_figures import select
+from paper_figures.axes_of_studies import AXES
+from paper_figures.rows import RunRow
+from pipemare_exp.errors import UserError, suggest
+
+TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
+SCALES = ("demo", "laptop", "paper")
+# The scale that a task's first runs have: bundled data run in minutes, downloaded data do not.
+FIRST_SCALE = {"digits": "demo", "numerals": "demo"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure or table. `kind`: theory, costs (both formulas) or runs (of `task`, made by `study`)."""
+
+    name: str
+    module: str
+    kind: str
+    task: str = ""
+    study: str = ""
+    axis: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """The name without its task: `ablation` of `ablation_digits`."""
+        return self.name.removesuffix(f"_{self.task}") if self.task else self.name
+
+    def what(self) -> str:
+        """The first sentence of the module's docstring."""
+        return (self._module().__doc__ or "").strip().splitlines()[0]
+
+    def _module(self) -> Any:
+        return importlib.import_module(f"paper_figures.{self.module}")
+
+    def sweep(self, scale: str | None) -> str:
+        """The command that makes the runs."""
+        return (
+            f"pipemare sweep {self.study}_{self.task} scale={scale or FIRST_SCALE.get(self.task, 'laptop')}"
+        )
+
+    def chosen(self, rows: Sequence[RunRow], scale: str) -> tuple[list[RunRow], list[str]]:
+        """The runs that this entry draws at a scale, and what is missing."""
+        module = self._module()
+        mine = select.ended(rows, self.task, scale)
+        return select.choose(mine, lambda group: module.missing(group, **self.options), self.axis)
+
+    def scales(self, rows: Sequence[RunRow]) -> list[str]:
+        """The scales at which nothing is missing."""
+        return [scale for scale in SCALES if not self.chosen(rows, scale)[1]]
+
+    def make(self, out: Path, rows: Sequence[RunRow] = (), scale: str = "", **options: Any) -> list[Path]:
+        """Draws it: `out`/name.* or, from runs, `out`/name_scale.*; missing runs are a `UserError`."""
+        if self.kind != "runs":
+            return self._module().draw(out / self.name, **options)
+        mine, lacks = self.chosen(rows, scale)
+        if lacks:
+            raise UserError(
+                f"{self.name}: no runs at scale {scale} of {', '.join(lacks)}; make them with "
+                f"`{self.sweep(scale)}`"
+            )
+        return self._module().draw(mine, self.task, out / f"{self.name}_{scale}", **self.options)
+
+
+def _runs_entries() -> list[Entry]:
+    families: list[tuple[str, str, str, str | None]] = [
+        ("metric_over_epochs", "metric_over_epochs", "end_to_end", None),
+        ("metric_over_time", "metric_over_time", "end_to_end", None),
+        ("table2", "table2", "end_to_end", None),
+        ("ablation", "ablation", "ablation", None),
+        ("table3", "table3", "ablation", None),
+        ("sensitivity_d", "sensitivity", "sensitivity_d", "decay"),
+        ("sensitivity_k", "sensitivity", "sensitivity_k", "k"),
+        ("sensitivity_warmup", "sensitivity", "sensitivity_warmup", "warmup"),
+        ("sensitivity_rate", "sensitivity", "sensitivity_rate", "rate"),
+        ("stages", "sensitivity", "stages", "stages"),
+        ("recompute", "recompute", "recompute", "segment"),
+        ("hogwild", "hogwild", "hogwild", "mean_delay"),
+        ("hogwild_table", "hogwild_table", "hogwild", "mean_delay"),
+    ]
+    return [
+        Entry(
+            f"{family}_{task}",
+            module,
+            "runs",
+            task,
+            study,
+            AXES[axis].keys if axis else (),
+            {"axis": axis} if module == "sensitivity" else {},
+        )
+        for family, module, study, axis in families
+        for task in TASKS
+    ]
+
+
+ENTRIES: tuple[Entry, ...] = (
+    *(
+        Entry(name, name, "theory")
+        for name in (
+            "theory_divergence",
+            "theory_heatmap",
+            "theory_discrepancy",
+            "theory_t2_roots",
+            "theory_t2_table",
+            "theory_t2_range",
+            "theory_momentum",
+        )
+    ),
+    *(
+        Entry(name, name, "costs")
+        for name in ("schedules", "utilization", "memory", "table1", "activations", "recompute_memory")
+    ),
+    *_runs_entries(),
+)
+
+
+def find(names: Sequence[str]) -> list[Entry]:
+    """The entries of these names; a family (`ablation`) stands for all of its tasks. UserError if unknown."""
+    found: list[Entry] = []
+    known = {entry.name for entry in ENTRIES} | {entry.family for entry in ENTRIES}
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f'no figure or table "{name}"{suggest(name, known)}; `pipemare figures --list` names them'
+            )
+        found += [entry for entry in ENTRIES if name in (entry.name, entry.family) and entry not in found]
+    return found

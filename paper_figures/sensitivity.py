@@ -1,0 +1,113 @@
+"""How much does the best metric depend on one setting: D, K, T3's length, learning rate, stages?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from paper_figures import select, style
+from paper_figures.axes_of_studies import AXES, Axis, varied
+from paper_figures.curves import metric_label
+from paper_figures.rows import RunRow, as_rows
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.statistics import mean_with_interval
+
+
+def missing(rows: Sequence[RunRow], axis: str) -> list[str]:
+    """What is missing: runs of one method at two or more values of the axis."""
+    return [] if varied(rows, AXES[axis]) else [f"two values of {AXES[axis].keys[0]} for one method"]
+
+
+def numbers(rows: Sequence[RunRow], axis: Axis) -> list[dict[str, Any]]:
+    """One dict a method and value: mean best metric of finished runs, half width, n, how many diverged."""
+    table = []
+    for label in style.in_order(varied(rows, axis)):
+        group = [row for row in rows if row.method == label and axis.value(row) is not None]
+        for value in sorted({axis.value(row) for row in group}):  # type: ignore[type-var]
+            here = [row for row in group if axis.value(row) == value]
+            best = mean_with_interval(
+                [row.best for row in here if row.outcome == "finished" and row.best is not None]
+            )
+            table.append(
+                {
+                    "method": label,
+                    "axis": axis.name,
+                    "value": value,
+                    "best_mean": best.mean,
+                    "best_half_width": best.half_width,
+                    "n": best.n,
+                    "diverged": sum(row.outcome == "diverged" for row in here),
+                }
+            )
+    return table
+
+
+def draw_points(axes: Axes, table: Sequence[dict[str, Any]]) -> bool:
+    """A line a method through its means; crosses on the floor for diverged runs. Returns whether any were."""
+    floor = min((one["best_mean"] for one in table if one["best_mean"] is not None), default=0.0)
+    crosses = False
+    for label in style.in_order(one["method"] for one in table):
+        points = [one for one in table if one["method"] == label]
+        shown = [one for one in points if one["best_mean"] is not None]
+        look = style.line_style(label)
+        axes.errorbar(
+            [one["value"] for one in shown],
+            [one["best_mean"] for one in shown],
+            yerr=[
+                [one["best_half_width"] or 0.0 for one in shown],
+                [min(one["best_half_width"] or 0.0, 100 - one["best_mean"]) for one in shown],
+            ],
+            capsize=2,
+            elinewidth=0.8,
+            **look,
+        )
+        lost = [one["value"] for one in points if one["diverged"]]
+        axes.plot(
+            lost,
+            [max(floor - 4.0, 0.0)] * len(lost),
+            marker="X",
+            linestyle="none",
+            color=look["color"],
+            markersize=6,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            zorder=5,
+            clip_on=False,
+        )
+        crosses |= bool(lost)
+    return crosses
+
+
+@style.styled
+def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path]:
+    """Best metric over the axis, a line a method that was run at two values or more; crosses: diverged."""
+    one = AXES[axis]
+    rows = select.newest(select.ended(as_rows(runs), task), one.keys)
+    table = numbers(rows, one)
+    if not table:
+        raise UserError(f"no method of task {task} was run at two values of {one.keys[0]}")
+    fig, axes = style.figure(height=2.7)
+    if draw_points(axes, table):
+        axes.plot(
+            [], [], marker="X", markersize=6, color="#777777", linestyle="none", label="a seed diverged"
+        )
+    reference = mean_with_interval(
+        [row.best for row in rows if row.synchronous and row.outcome == "finished" and row.best is not None]
+    )
+    if reference.mean is not None and "gpipe" not in varied(rows, one):
+        axes.axhline(
+            reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)"
+        )
+    if one.log:
+        axes.set_xscale("log")
+        values = sorted({entry["value"] for entry in table})
+        axes.set_xticks(values, [f"{value:g}" for value in values], rotation=45 if len(values) > 6 else 0)
+        axes.minorticks_off()
+    axes.set_xlabel(one.label)
+    axes.set_ylabel(f"best {metric_label(rows)}")
+    axes.set_title(f"{task}, {len({row.seed for row in rows})} seed(s)")
+    style.legend_below(fig, axes, columns=2)
+    return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **entry} for entry in table])

@@ -1,0 +1,106 @@
+"""The `pipemare` command: finds a command's module, runs it, and turns errors into a line and an exit code.
+
+Exit codes: 0 done, 1 a training failed, 2 a mistake that the message explains, 130 and 143 interrupted.
+Commands are imported when they are asked for, so that `pipemare --help` costs no import of torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from pipemare_exp import __version__
+from pipemare_exp.errors import UserError, suggest
+
+# In the order of --help. A command whose module this checkout does not have is not listed.
+COMMANDS = {
+    "train": "train one run, or go on with it",
+    "eval": "score a run's last checkpoint again",
+    "plan": "delays, utilization and memory of every method, without training",
+    "runs": "list the runs",
+    "compare": "compare methods over seeds",
+    "sweep": "run a study",
+    "figures": "make the figures and tables from logged runs",
+    "report": "one page with all results",
+    "demo": "the ablation on bundled data",
+    "data": "list or prepare data sets",
+    "translate": "translate with a trained run",
+    "track": "mirror runs to MLflow",
+    "bench": "measure what emulation costs",
+}
+
+EXAMPLES = """examples:
+  pipemare train experiment=digits/pipemare          PipeMare on the bundled digits
+  pipemare train experiment=cifar10/t1 seed=3        one cell of the ablation on CIFAR-10
+  pipemare plan --model resnet50 --microbatches 32   what a pipeline would cost
+  pipemare compare digits                            the methods against each other
+"""
+
+
+def available() -> list[str]:
+    """The commands whose module exists."""
+    folder = Path(__file__).parent / "commands"
+    return [name for name in COMMANDS if (folder / f"{name}.py").is_file()]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.WARNING, format="pipemare: %(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        print(f"pipemare: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pipemare: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has left. Python would complain again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except SystemExit as end:  # argparse: 0 after --help, 2 after a wrong argument
+        return end.code if isinstance(end.code, int) else 2
+
+
+def _run(arguments: list[str]) -> int:
+    names = available()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _overview(names).print_help()
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"pipemare {__version__}")
+        return 0
+    name = arguments[0]
+    if name not in names:
+        raise UserError(f'unknown command "{name}"; there are: {", ".join(names)}{suggest(name, names)}')
+    module = import_module(f"pipemare_exp.commands.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"pipemare {name}", description=module.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.add_arguments(parser)
+    # `train a=1 --runs DIR b=2`: argparse lets options stand between positionals only when asked to.
+    parse = parser.parse_intermixed_args if getattr(module, "INTERMIXED", False) else parser.parse_args
+    return module.run(parse(arguments[1:]))
+
+
+def _overview(names: list[str]) -> argparse.ArgumentParser:
+    lines = "\n".join(f"  {name:<10} {COMMANDS[name]}" for name in names)
+    return argparse.ArgumentParser(
+        prog="pipemare",
+        usage="pipemare COMMAND [...]    (pipemare COMMAND --help for each)",
+        description=f"Asynchronous pipeline-parallel training with PipeMare.\n\ncommands:\n{lines}",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""`pipemare compare`: how do the methods compare on a task, over seeds?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import report
+from pipemare_exp.experiment.run_directory import runs_root
+
+HELP = "compare the methods on a task: mean over seeds, interval, difference from synchronous training"
+
+EXAMPLES = """\
+examples:
+  pipemare compare digits                        the methods in the order in which the paper builds them up
+  pipemare compare cifar10 --runs DIR --json     for a script
+  pipemare compare digits --interval bootstrap   BCa bootstrap instead of Student's t (for ten seeds or more)
+
+n counts the runs that finished or diverged. Means are over finished runs; ± is the half width of a 95 %
+interval over seeds. The difference is that of the last metric from the synchronous run of the same seed.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pipemare compare`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("task", metavar="TASK", help=", ".join(report.tasks()))
+    parser.add_argument("--runs", metavar="DIR", help="the folder of runs (default: PIPEMARE_RUNS, else results/runs)")
+    parser.add_argument("--interval", default="t", choices=("t", "bootstrap"), help="kind of interval (default: t)")
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison; UserError where there is no run of the task."""
+    root = runs_root(args.runs)
+    rows, damaged = comparison(root, args.task, args.interval)
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    show(rows)
+    for record in damaged:
+        print(f"left out, damaged: {record.name}: {record.problem}")
+    return 0
+
+
+def comparison(root: Path, task: str, interval: str = "t") -> tuple[list[dict[str, Any]], list[report.Record]]:
+    """The rows of a task and the damaged run directories beside them."""
+    report.check_task(task)
+    records = report.collect(root)
+    rows = report.compare(records, task, interval)
+    if not rows:
+        raise UserError(
+            f'no runs of task "{task}" under {root}; make some with `{maker(task)}`, or name another folder with --runs'
+        )
+    return rows, [record for record in records if record.outcome == "damaged"]
+
+
+def maker(task: str) -> str:
+    """The command that makes runs of a task."""
+    return "pipemare demo" if task == "digits" else f"pipemare train experiment={task}/pipemare"
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print one table per scale."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    for scale in dict.fromkeys(row["scale"] for row in rows):
+        part = [row for row in rows if row["scale"] == scale]
+        metric = next((row["metric"] for row in part if row["metric"]), "metric")
+        title = f"{part[0]['task']}, scale {scale}: {'BLEU' if metric == 'bleu' else metric + ' in percent'}"
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table.add_column("method", no_wrap=True)
+        if any("variant" in row for row in part):
+            table.add_column("variant", overflow="fold")
+        for heading in ("n", "best", "last", "minus synchronous"):
+            table.add_column(heading, justify="right", no_wrap=heading != "minus synchronous")
+        table.add_column("verdict", overflow="fold")
+        for row in part:
+            variant = [escape(row.get("variant", ""))] if any("variant" in row for row in part) else []
+            difference = row["difference"] or {"mean": None, "ci95": None}
+            table.add_row(
+                row["method"], *variant, _count(row),
+                _value(row["best_mean"], row["best_ci95"]), _value(row["last_mean"], row["last_ci95"]),
+                _value(difference["mean"], difference["ci95"], "+.1f"), escape(row["verdict"]),
+            )  # fmt: skip
+        console.print(table)
+        for note in dict.fromkeys(row["subset"] for row in part if "subset" in row):
+            console.print(f"data: {escape(note)}", soft_wrap=True)
+
+
+def _count(row: dict[str, Any]) -> str:
+    """`3`, or `3 (+1 interrupted)` where runs have come to no result."""
+    rest = [f"{count} {name}" for name, count in row["outcomes"].items() if name not in report.ENDED]
+    return str(row["n"]) + (f" (+{', '.join(rest)})" if rest else "")
+
+
+def _value(mean: float | None, half_width: float | None, form: str = ".1f") -> str:
+    if mean is None:
+        return "-"
+    return format(mean, form) + ("" if half_width is None else f" ± {half_width:.1f}")

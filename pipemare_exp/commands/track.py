@@ -1,0 +1,54 @@
+"""`pipemare track`: bring MLflow up to date with runs that were made without it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import tracking
+from pipemare_exp.experiment.run_directory import find_runs, open_run, runs_root
+
+HELP = "mirror runs into MLflow that were made without it (twice adds nothing)"
+
+EXAMPLES = """\
+examples:
+  pipemare track                                             every run under results/runs (or PIPEMARE_RUNS)
+  pipemare track results/runs/digits-gpipe-demo-s0-1a2b3c4d  one run, by its folder or by its name
+  pipemare track --runs DIR --uri http://localhost:5000      into another store
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pipemare track`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("run", nargs="*", metavar="RUN", help="folders or names of runs (default: all)")
+    parser.add_argument("--runs", metavar="DIR", help="the folder of runs (default: PIPEMARE_RUNS, else results/runs)")
+    parser.add_argument("--uri", help="MLflow's store (default: the run's own, else mlflow.db beside the runs' folder)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Mirror each run; those that cannot be are named, and the others done all the same."""
+    root = runs_root(args.runs)
+    runs = [open_run(name, args.runs) for name in args.run] or find_runs(root)
+    if not runs:
+        raise UserError(f"no runs under {root} to track; make some with `pipemare demo`, or name their folder: --runs")
+    failures: list[str] = []
+    uris: set[str] = set()
+    for one in runs:
+        try:
+            wanted = one.config.get("tracking") or {}
+            uri = args.uri or wanted.get("uri") or tracking.default_uri(Path(one.path).resolve().parent)
+            tracking.mirror_run(one, uri, wanted.get("experiment") or "pipemare")
+        except Exception as error:  # a damaged run, or a store that fails: the other runs are still mirrored
+            text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            failures.append(f"{one.path.name}: {text[:200]}")
+            continue
+        uris.add(uri)
+        print(f"tracked {one.path.name} ({one.outcome})")
+    for uri in sorted(uris):
+        print(f"see them: {tracking.page_command(uri)}")
+    if failures:
+        raise UserError(f"{len(failures)} of {len(runs)} runs could not be tracked: " + "; ".join(failures))
+    return 0

@@ -1,0 +1,55 @@
+"""`pipemare train`: one run from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+HELP = "Train one run, go on with an interrupted one, or say that it is done."
+INTERMIXED = True
+
+EXAMPLES = """examples:
+  pipemare train experiment=digits/pipemare
+  pipemare train experiment=digits/gpipe seed=3 tracking=none
+  pipemare train experiment=cifar10/pipemare scale=laptop data.root=DIR
+  pipemare train experiment=digits/t1_t2 pipeline.stages=20 optimizer.rate=0.02
+  pipemare train experiment=digits/pipemare --cfg        print the resolved configuration, train nothing
+
+A run is named by its configuration: the same command goes on where an interrupted run stopped, and does
+nothing where it is finished. Groups (name=file): experiment, task, data, model, method, pipeline, optimizer,
+schedule, scale, tracking. Everything that --cfg prints can be set (name.name=value).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, in Hydra's grammar")
+    parser.add_argument(
+        "--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)"
+    )
+    parser.add_argument(
+        "--cfg", action="store_true", help="print the resolved configuration and its name only"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the result (or configuration) as JSON only"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipemare_exp.experiment import config
+
+    cfg = config.load(args.overrides)  # before torch is imported: a typing mistake is told at once
+    from pipemare_exp.experiment import assemble, train
+
+    if args.cfg:
+        resolved = assemble.prepare(cfg).cfg
+        if args.json:
+            print(json.dumps(config.to_mapping(resolved), indent=2))
+        else:
+            print(f"# {config.run_name(resolved)}\n{config.to_yaml(resolved)}", end="")
+        return 0
+    result = train.train(cfg, args.overrides, runs=args.runs, out=sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps({"run": str(result.run.path), **result.summary}, indent=2))
+    return result.exit_code

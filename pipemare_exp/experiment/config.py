@@ -1,0 +1,209 @@
+"""The configuration of a run: loaded, resolved against a model and a task, and identified by a hash.
+
+load(overrides) -> Config          what files and command line say, validated
+resolve(cfg, units, steps) -> Config   stages, boundaries and steps filled in; what has no effect taken out
+config_hash(resolved) -> str       the identity of the run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import yaml
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import compose
+from pipemare_exp.experiment.schema import Config, LrRescheduling, MethodConfig, SyncWarmup
+from pipemare_exp.experiment.validate import check, from_tree
+
+NOT_IDENTITY = (
+    "runs",
+    "tracking",
+    "progress",
+    "log_every",
+    "checkpoint",
+    "data.root",
+    "threads",
+)
+"""Settings that cannot change what is learnt. The number of threads may change the last bits of a sum on some
+machines, as the machine itself may; both are recorded in meta.json and neither names a run."""
+
+METHOD_FILES = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}
+"""Labels whose name in configs/method, and in a run folder's name, is another one."""
+
+
+def load(overrides: Sequence[str] = ()) -> Config:
+    """The configuration that the command line's overrides stand for. Raises UserError."""
+    return from_mapping(compose.compose(overrides))
+
+
+def from_mapping(tree: Mapping[str, Any]) -> Config:
+    """The configuration of a plain tree (a run's config.yaml, or composed files). Raises UserError."""
+    cfg = from_tree(tree, Config, also=tuple(compose.groups()))
+    check(cfg)
+    return cfg
+
+
+def to_mapping(cfg: Config) -> dict[str, Any]:
+    """`cfg` as plain dicts, lists and scalars; `from_mapping` takes it back."""
+    return json.loads(json.dumps(asdict(cfg)))
+
+
+def to_yaml(cfg: Config) -> str:
+    """`cfg` as YAML, lists on one line."""
+    return yaml.safe_dump(to_mapping(cfg), sort_keys=False, default_flow_style=None, width=110)
+
+
+def label(method: MethodConfig) -> str:
+    """gpipe, pipedream, async (nothing), t1, t2, t1+t2, t1+t2+t3: what tables call a method."""
+    switches = {
+        "t1": method.lr_rescheduling.enabled,
+        "t2": method.discrepancy_correction.enabled,
+        "t3": method.sync_warmup.enabled,
+    }
+    on = [name for name, enabled in switches.items() if enabled]
+    if method.name != "pipemare":
+        return "+".join([method.name, *on])
+    return "+".join(on) or "async"
+
+
+def method_file(name: str) -> str:
+    """The name of a method in file names: t1_t2 for t1+t2, pipemare for t1+t2+t3."""
+    return METHOD_FILES.get(name, name.replace("+", "_"))
+
+
+def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int) -> Config:
+    """`cfg` with everything decided: stages and boundaries, epochs of T1 and T3 turned into steps, the label.
+
+    `sizes`: the number of weights of each weight unit, in forward order. Settings that a switched-off part
+    would have are set to None, so that the same training has the same hash. Resolving a resolved
+    configuration changes nothing.
+    """
+    if cfg.steps_per_epoch not in (None, steps_per_epoch):
+        raise UserError(
+            f"the configuration was made for {cfg.steps_per_epoch} steps an epoch, but the data give "
+            f"{steps_per_epoch}: they are not the data that it was made with"
+        )
+    boundaries = cfg.pipeline.boundaries or _boundaries(cfg, sizes)
+    if boundaries[-1] >= len(sizes):
+        raise UserError(
+            f"pipeline.boundaries ends with {boundaries[-1]}, but the model has {len(sizes)} weight units (0 "
+            f"to {len(sizes) - 1})"
+        )
+    # GPipe exists in alternating slots only, and has the same weights whatever is asked for.
+    slots = "alternating" if cfg.method.name == "gpipe" else cfg.pipeline.slots
+    pipeline = replace(cfg.pipeline, stages=len(boundaries), boundaries=tuple(boundaries), slots=slots)
+    return replace(
+        cfg,
+        steps_per_epoch=steps_per_epoch,
+        pipeline=pipeline,
+        method=_resolve_method(cfg.method, steps_per_epoch),
+        optimizer=_resolve_optimizer(cfg),
+        schedule=_resolve_schedule(cfg),
+    )
+
+
+def _boundaries(cfg: Config, sizes: Sequence[int]) -> Sequence[int]:
+    from pipemare_exp.pipeline.stages import choose_boundaries  # imports torch
+
+    stages = cfg.pipeline.stages or len(sizes)
+    if stages > len(sizes):
+        raise UserError(
+            f"pipeline.stages={stages}, but {cfg.model.name} has only {len(sizes)} weight units and a stage "
+            f"holds at least one; take at most {len(sizes)}"
+        )
+    return choose_boundaries(sizes, stages)
+
+
+def _resolve_method(method: MethodConfig, steps_per_epoch: int) -> MethodConfig:
+    correction = method.discrepancy_correction
+    return replace(
+        method,
+        label=label(method),
+        lr_rescheduling=_in_steps(method.lr_rescheduling, steps_per_epoch),
+        sync_warmup=_in_steps(method.sync_warmup, steps_per_epoch),
+        discrepancy_correction=correction if correction.enabled else replace(correction, decay=None),
+    )
+
+
+def _in_steps(switch: Any, steps_per_epoch: int) -> Any:
+    """T1 or T3 with its length in steps, at least one; no length where it is off."""
+    if not switch.enabled:
+        return type(switch)()
+    steps = switch.steps if switch.epochs is None else max(round(switch.epochs * steps_per_epoch), 1)
+    assert isinstance(switch, LrRescheduling | SyncWarmup)
+    return replace(switch, steps=steps, epochs=None)
+
+
+def _resolve_optimizer(cfg: Config) -> Any:
+    optimizer = cfg.optimizer
+    if optimizer.name == "sgd":
+        optimizer = replace(
+            optimizer,
+            betas=None,
+            eps=None,
+            momentum=optimizer.momentum or 0.0,
+            nesterov=bool(optimizer.nesterov),
+        )
+    else:
+        optimizer = replace(
+            optimizer,
+            momentum=None,
+            nesterov=None,
+            betas=optimizer.betas or (0.9, 0.999),
+            eps=optimizer.eps if optimizer.eps is not None else 1e-8,
+        )
+    return optimizer if optimizer.clip != "none" else replace(optimizer, clip_norm=None)
+
+
+def _resolve_schedule(cfg: Config) -> Any:
+    schedule = cfg.schedule
+    if schedule.name != "step_decay":
+        schedule = replace(schedule, milestones=None, factor=None)
+    if schedule.name != "cosine":
+        schedule = replace(schedule, final_fraction=None)
+    else:
+        schedule = replace(schedule, final_fraction=schedule.final_fraction or 0.0)
+    return replace(schedule, warmup_steps=schedule.warmup_steps or 0)
+
+
+def total_steps(cfg: Config) -> int:
+    """Updates that the schedule spans (epochs times steps an epoch); `max_steps` may end the run before."""
+    assert cfg.steps_per_epoch is not None, "resolve the configuration first"
+    return cfg.epochs * cfg.steps_per_epoch
+
+
+def last_step(cfg: Config) -> int:
+    """Updates after which the run ends."""
+    return min(total_steps(cfg), cfg.max_steps or total_steps(cfg))
+
+
+def identity(cfg: Config) -> dict[str, Any]:
+    """What names a run: the resolved configuration less NOT_IDENTITY and less what is not set (None)."""
+    return _pruned(to_mapping(cfg), "")
+
+
+def _pruned(tree: dict[str, Any], path: str) -> dict[str, Any]:
+    kept = {}
+    for key, value in tree.items():
+        where = f"{path}{key}"
+        if where in NOT_IDENTITY or value is None:
+            continue
+        kept[key] = _pruned(value, f"{where}.") if isinstance(value, dict) else value
+    return kept
+
+
+def config_hash(cfg: Config) -> str:
+    """sha256 (hexadecimal) of the canonical JSON of `identity(cfg)`."""
+    canonical = json.dumps(identity(cfg), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def run_name(cfg: Config) -> str:
+    """The name of the run's folder: <task>-<method>-<scale>-s<seed>-<hash8>."""
+    name = method_file(cfg.method.label or label(cfg.method))
+    return f"{cfg.task.name}-{name}-{cfg.scale}-s{cfg.seed}-{config_hash(cfg)[:8]}"

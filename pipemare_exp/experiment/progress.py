@@ -1,0 +1,79 @@
+"""What a user sees of a run: a bar on a terminal, plain lines elsewhere, messages that break neither."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+
+class Progress:
+    """Shows loss, metric, rate and time left on `out`.
+
+    `mode`: bar, plain (a line per evaluation), none (messages only), or auto (a bar where `out` is a
+    terminal).
+    """
+
+    def __init__(self, title: str, total: int, mode: str = "auto", out: TextIO | None = None):
+        self.title, self.total, self.out = title, total, out or sys.stdout
+        self.mode = ("bar" if self.out.isatty() else "plain") if mode == "auto" else mode
+        self._bar: Any = None
+        self._values: dict[str, str] = {}
+        self._began, self._first = time.monotonic(), 0
+
+    def start(self, step: int) -> None:
+        """Begin to count at `step`."""
+        self._began, self._first = time.monotonic(), step
+        if self.mode == "bar":
+            self._bar = tqdm(
+                total=self.total,
+                initial=step,
+                desc=self.title,
+                file=self.out,
+                unit="step",
+                dynamic_ncols=True,
+                leave=False,
+            )
+
+    def step(self) -> None:
+        """One more step is done."""
+        if self._bar is not None:
+            self._bar.update(1)
+
+    def row(self, row: dict[str, Any], metric: str) -> None:
+        """A row of metrics.jsonl."""
+        if row["kind"] == "train":
+            self._values |= {"loss": f"{row['loss']:.4g}", "rate": f"{row['rate']:.3g}"}
+        elif row["kind"] == "eval":
+            self._values[metric] = f"{row[metric]:.2f} %"
+            if self.mode == "plain":
+                self._line(row, metric)
+        if self._bar is not None:
+            self._bar.set_postfix(self._values, refresh=False)
+
+    def say(self, text: str) -> None:
+        """A message, whatever the mode."""
+        if self._bar is not None:
+            self._bar.write(text, file=self.out)
+        else:
+            print(text, file=self.out, flush=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _line(self, row: dict[str, Any], metric: str) -> None:
+        done, step = time.monotonic() - self._began, row["step"]
+        left = done / max(step - self._first, 1) * (self.total - step)
+        values = "  ".join(f"{key} {value}" for key, value in self._values.items() if key != metric)
+        where = f"epoch {row['epoch']}  step {step}/{self.total}  {values}"
+        self.say(f"{where}  {row['split']} {metric} {self._values[metric]}  left {_clock(left)}")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,125 @@
+"""`pipemare plan`: its JSON keys and numbers, the readable plan, and its errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from pipemare_exp.commands import plan
+from pipemare_exp.errors import UserError
+
+METHODS = {"gpipe", "pipedream", "pipemare", "pipemare_no_t2"}
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs the command on a command line; returns what it printed."""
+
+    def run(line: str) -> str:
+        parser = argparse.ArgumentParser()
+        plan.add_arguments(parser)
+        assert plan.run(parser.parse_args(line.split())) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_json_keys_and_numbers(call):
+    result = json.loads(call("--stages 107 --microbatches 32 --json"))
+    assert set(result) == {"stages", "microbatches", "slots", "tau_fwd", "gpipe_ratio", "methods"}
+    assert (result["stages"], result["microbatches"], result["slots"]) == (107, 32, "duplex")
+    assert result["gpipe_ratio"] == 4.3125
+    assert result["tau_fwd"] == [(2 * (107 - i) + 1) / 32 for i in range(1, 108)]
+    assert set(result["methods"]) == METHODS
+    for name, method in result["methods"].items():
+        assert set(method) == {"utilization", "memory", "activations"}
+        assert set(method["memory"]) == {"weights", "gradients", "optimizer", "stash_uniform", "t2"}
+        assert set(method["activations"]) == {"none", "sqrt"}
+        assert (
+            method["memory"]["weights"] == method["memory"]["gradients"] == method["memory"]["optimizer"] == 1
+        )
+        assert method["memory"]["stash_uniform"] == (3.34375 if name == "pipedream" else 0)
+        assert method["memory"]["t2"] == (1 if name == "pipemare" else 0)
+        assert method["utilization"] == (pytest.approx(32 / 138) if name == "gpipe" else 1)
+    assert result["methods"]["gpipe"]["activations"] == {"none": 107 * 32, "sqrt": None}
+    # Ten segments of 10 stages, one of 7: 10 * 10^2 + 7^2, and inputs for 2 (7 + 17 + ... + 97) slots.
+    expected = 10 * 10**2 + 7**2 + 2 * sum(range(7, 98, 10))
+    assert result["methods"]["pipemare"]["activations"] == {"none": 107**2, "sqrt": expected}
+
+
+def test_optimizer_slots_and_a_square_number_of_stages(call):
+    result = json.loads(call("--stages 9 --microbatches 4 --optimizer adamw --json"))
+    assert {method["memory"]["optimizer"] for method in result["methods"].values()} == {2}
+    assert result["methods"]["pipedream"]["activations"] == {"none": 81, "sqrt": 2 * 27 - 9}
+    result = json.loads(call("--stages 9 --microbatches 4 --slots alternating --json"))
+    assert result["tau_fwd"] == [(9 - i) / 4 for i in range(1, 10)]
+    assert result["methods"]["pipemare"]["activations"] == {"none": 45, "sqrt": None}
+
+
+def test_versions_with_steps(call):
+    result = json.loads(call("--stages 2 --microbatches 2 --steps 3 --json"))
+    assert result["versions"] == {
+        "forward": [[[0, 0], [0, 0], [0, 1]], [[0, 0], [0, 1], [1, 2]]],  # floor((2t + n - L)/2), L = 3 and 1
+        "backward": [[[0, 0], [1, 1], [2, 2]]] * 2,
+    }
+
+
+def test_model_gives_stages_and_sizes(call):
+    from pipemare_exp.models import unit_sizes
+
+    units = unit_sizes("digits_resnet")
+    result = json.loads(call("--model digits_resnet --microbatches 8 --json"))
+    count = len(units)
+    assert result["stages"] == count
+    taus = [(2 * (count - i) + 1) / 8 for i in range(1, count + 1)]
+    expected = sum(tau * size for tau, size in zip(taus, units, strict=True)) / sum(units)
+    assert result["methods"]["pipedream"]["memory"]["stash_model"] == pytest.approx(expected)
+    assert result["methods"]["gpipe"]["memory"]["stash_model"] == 0
+    whole = json.loads(call("--model digits_resnet --stages 1 --microbatches 8 --json"))
+    assert whole["stages"] == 1
+    assert whole["methods"]["pipedream"]["memory"]["stash_model"] == 1 / 8
+    two = json.loads(call("--model digits_resnet --stages 2 --microbatches 1 --json"))
+    stash = two["methods"]["pipedream"]["memory"][
+        "stash_model"
+    ]  # between all weights in the last and the first
+    assert 1 < stash < 3
+    shares = [sum(units[:cut]) / sum(units) for cut in range(1, count)]
+    assert any(stash == pytest.approx(3 * share + (1 - share)) for share in shares)
+
+
+def test_readable_plan_has_tables_and_grids(call):
+    text = call("--stages 3 --microbatches 2 --steps 2")
+    assert "P = 3 stages, N = 2 microbatches, duplex slots" in text
+    for word in ("utilization", "stash, equal stages (W)", "pipemare_no_t2", "activations, segments of"):
+        assert word in text
+    assert "stage 2 .  .  F0 F1/B0 F2/B1* F3/B2 B3* .   ." in text
+    assert "stage 0 0/0 0/0 | 0/1 0/1" in text  # PipeMare: forward reads 0, backward 1
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_large_plans_leave_out_the_middle_and_the_grids(call):
+    text = call("--stages 50 --microbatches 4 --steps 2")
+    assert "F0" not in text and "grids go up to 8 x 40" in text
+    rows = [line.split()[0] for line in text.splitlines() if line.strip()]
+    assert "0" in rows and "49" in rows and "25" not in rows and "..." in rows
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--microbatches 8", "neither --stages nor --model"),
+        ("--stages 0 --microbatches 8", "--stages 0; allowed"),
+        ("--stages 4 --microbatches -1", "--microbatches -1; allowed"),
+        ("--stages 4 --microbatches 2 --steps 0", "--steps 0; allowed"),
+        (
+            "--model digits_resnet --stages 5000 --microbatches 2",
+            "--stages 5000, but digits_resnet has [0-9]+ ",
+        ),
+        ("--model digits_resnett --microbatches 2", "digits_resnet"),
+    ],
+)
+def test_wrong_arguments(call, line, words):
+    with pytest.raises(UserError, match=words):
+        call(line)
