@@ -89,4 +89,4 @@ lock:
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache htmlcov .coverage *.egg-info
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

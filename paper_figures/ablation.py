@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from paper_figures import select, style
-from paper_figures.curves import draw_curves, metric_label
+from paper_figures.curves import draw_cross, draw_curves, error_bars, mark_diverged, metric_label, seeds_text
 from paper_figures.rows import RunRow, as_rows
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.statistics import mean_with_interval
@@ -36,9 +36,7 @@ def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
             axes.errorbar(
                 [estimate.mean],
                 [place],
-                xerr=None
-                if estimate.half_width is None
-                else [[estimate.half_width], [min(estimate.half_width, 100 - estimate.mean)]],
+                xerr=[[end] for end in error_bars(estimate.mean, estimate.half_width)],
                 color=one.color,
                 marker=one.marker,
                 markersize=5,
@@ -49,18 +47,7 @@ def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
             axes.plot(finished, [place - 0.22] * len(finished), "|", color=one.color, markersize=5)
         for row in group:
             if row.outcome == "diverged":
-                axes.plot(
-                    [row.best or 0.0],
-                    [place],
-                    marker="X",
-                    color=one.color,
-                    markersize=6,
-                    clip_on=False,
-                    markeredgecolor="white",
-                    markeredgewidth=0.6,
-                    linestyle="none",
-                    zorder=5,
-                )
+                draw_cross(axes, row.best or 0.0, place, one.color)
             table.append(
                 {
                     "panel": "best",
@@ -84,13 +71,10 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     rows = select.newest(select.ended(as_rows(runs), task))
     if not rows:
         raise UserError(
-            f'no finished or diverged run of task "{task}" to draw; make them with '
-            f"`pipemare sweep ablation_{task}`"
+            f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep ablation_{task}`'
         )
     fig, (left, right) = style.figure(1, 2, width=style.PAGE_INCHES, height=3.0)
-    table = [
-        {"panel": "curve", **one} for one in draw_curves(left, rows, place=lambda row, one: one["epoch"])
-    ]
+    table = [{"panel": "curve", **one} for one in draw_curves(left, rows, place=lambda row, one: one["epoch"])]
     left.set_xlabel("epochs")
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_xlim(left=0)
@@ -98,7 +82,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     table += _draw_best(right, rows)
     right.set_xlabel(f"best {metric_label(rows)}")
     if any(row.outcome == "diverged" for row in rows):
-        left.plot([], [], marker="X", markersize=6, color="#777777", linestyle="none", label="diverged here")
-    fig.suptitle(f"{task}, {len({row.seed for row in rows})} seed(s)", fontsize=8)
+        mark_diverged(left)
+    fig.suptitle(f"{task}, {seeds_text(rows)}", fontsize=8)
     style.legend_below(fig, left, columns=4)
     return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **one} for one in table])

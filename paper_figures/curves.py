@@ -24,6 +24,38 @@ def metric_label(rows: Sequence[RunRow]) -> str:
     return f"{'accuracy (%)' if metric == 'accuracy' else 'BLEU'}, {' and '.join(sorted(splits))} set"
 
 
+def seeds_text(rows: Sequence[RunRow]) -> str:
+    """`1 seed`, `3 seeds`: how many the rows have, for a title."""
+    count = len({row.seed for row in rows})
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+def error_bars(mean: float, half_width: float | None) -> tuple[float, float]:
+    """Lengths below and above a mean in percent: an interval is not drawn beyond 0 and 100."""
+    return (0.0, 0.0) if half_width is None else (min(half_width, mean), min(half_width, 100 - mean))
+
+
+def draw_cross(axes: Axes, x: float, y: float, color: str) -> None:
+    """The mark of a diverged run."""
+    axes.plot(
+        [x],
+        [y],
+        marker="X",
+        markersize=6,
+        color=color,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        linestyle="none",
+        zorder=5,
+        clip_on=False,
+    )
+
+
+def mark_diverged(axes: Axes, text: str = "diverged here") -> None:
+    """The legend's entry for the crosses of diverged runs."""
+    axes.plot([], [], marker="X", markersize=6, color="#777777", linestyle="none", label=text)
+
+
 def _finite_evals(row: RunRow) -> list[dict[str, Any]]:
     epochs = set(row.curve()[0])
     return [one for one in row.evals if one["epoch"] in epochs and one["value"] is not None]
@@ -103,18 +135,7 @@ def _draw_alone(axes: Axes, row: RunRow, place: Place, shared: int) -> None:
         )
     if row.outcome == "diverged":
         end = _end(row, place)
-        axes.plot(
-            [end["x"]],
-            [end["mean"] or 0.0],
-            marker="X",
-            markersize=7,
-            color=one.color,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            linestyle="none",
-            zorder=5,
-            clip_on=False,
-        )
+        draw_cross(axes, end["x"], end["mean"] or 0.0, one.color)
 
 
 def _end(row: RunRow, place: Place) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from paper_figures import select, style
 from paper_figures.axes_of_studies import AXES
-from paper_figures.curves import metric_label
+from paper_figures.curves import mark_diverged, metric_label, seeds_text
 from paper_figures.rows import RunRow, as_rows
 from paper_figures.sensitivity import draw_points, numbers
 from pipemare_exp.errors import UserError
@@ -31,27 +31,22 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     table = numbers([row for row in rows if row.method in LABELS], AXIS)
     if not table:
         raise UserError(
-            f"no Hogwild!-style runs of task {task} at two mean delays; make them with "
-            f"`pipemare sweep hogwild_{task}`"
+            f"no Hogwild!-style runs of task {task} at two mean delays; make them with `pipemare sweep hogwild_{task}`"
         )
     fig, axes = style.figure(height=2.7)
     if draw_points(axes, table):
-        axes.plot(
-            [], [], marker="X", markersize=6, color="#777777", linestyle="none", label="a seed diverged"
-        )
+        mark_diverged(axes, "a seed diverged")
     reference = mean_with_interval(
         [row.best for row in rows if row.synchronous and row.outcome == "finished" and row.best is not None]
     )
     if reference.mean is not None:
-        axes.axhline(
-            reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)"
-        )
+        axes.axhline(reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)")
     axes.set_xscale("log")
     values = sorted({one["value"] for one in table})
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
     axes.set_xlabel(AXIS.label)
     axes.set_ylabel(f"best {metric_label(rows)}")
-    axes.set_title(f"{task}, {len({row.seed for row in rows})} seed(s)")
+    axes.set_title(f"{task}, {seeds_text(rows)}")
     style.legend_below(fig, axes, columns=2)
     return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **one} for one in table])

@@ -30,9 +30,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
         best: dict[str, dict[int, float]] = {}
         for name, label in zip(("without", "with"), LABELS, strict=True):
             group = [row for row in rows if row.method == label and row.mean_delay == delay]
-            best[name] = {
-                row.seed: row.best for row in group if row.outcome == "finished" and row.best is not None
-            }
+            best[name] = {row.seed: row.best for row in group if row.outcome == "finished" and row.best is not None}
             one = mean_with_interval(list(best[name].values()))
             line |= {
                 f"{name}_mean": one.mean,
@@ -41,9 +39,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
                 f"{name}_diverged": sum(row.outcome == "diverged" for row in group),
             }
         gap = paired_difference(best["with"], best["without"])
-        table.append(
-            {**line, "difference": gap.mean, "difference_half_width": gap.half_width, "verdict": verdict(gap)}
-        )
+        table.append({**line, "difference": gap.mean, "difference_half_width": gap.half_width, "verdict": verdict(gap)})
     return table
 
 
@@ -71,9 +67,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
         }
         for one in table
     ]
-    notes = [
-        f"Scale {rows[0].scale}; best {rows[0].metric} in percent; 95 % intervals over seeds (Student's t)."
-    ]
+    notes = [f"Scale {rows[0].scale}; best {rows[0].metric} in percent; 95 % intervals over seeds (Student's t)."]
     return tables.save(
         out_stem,
         f"Hogwild!-style training, {task}",

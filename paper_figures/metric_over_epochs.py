@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from paper_figures import select, style
-from paper_figures.curves import draw_curves, metric_label
+from paper_figures.curves import draw_curves, mark_diverged, metric_label, seeds_text
 from paper_figures.rows import RunRow, as_rows
 from pipemare_exp.errors import UserError
 
@@ -31,20 +31,18 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     rows = select.newest(select.ended(as_rows(runs), task))
     if not rows:
         raise UserError(
-            f'no finished or diverged run of task "{task}" to draw; make them with '
-            f"`pipemare sweep end_to_end_{task}`"
+            f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep end_to_end_{task}`'
         )
     fig, axes = style.figure(width=style.COLUMN_INCHES, height=3.0)
     table = draw_curves(axes, rows, place=lambda row, one: one["epoch"])
     diverged = sum(row.outcome == "diverged" for row in rows)
     if diverged:
-        axes.plot([], [], marker="X", markersize=6, color="#777777", linestyle="none", label="diverged here")
+        mark_diverged(axes)
     axes.set_xlabel("epochs")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(metric_label(rows))
-    axes.set_xlim(0, max(row.epochs or one["epoch"] for row in rows for one in (row.evals or [{"epoch": 1}])))
+    axes.set_xlim(0, 1.02 * max(row.epochs or one["epoch"] for row in rows for one in (row.evals or [{"epoch": 1}])))
     style.legend_below(fig, axes, columns=2)
-    seeds = sorted({row.seed for row in rows})
-    axes.set_title(f"{task}, {len(seeds)} seed{'s' * (len(seeds) > 1)}")
+    axes.set_title(f"{task}, {seeds_text(rows)}")
     table = [{"task": task, "scale": rows[0].scale, **one} for one in table]
     return style.save(fig, out_stem, table)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_figures import select, style
-from paper_figures.curves import draw_curves, metric_label
+from paper_figures.curves import draw_curves, mark_diverged, metric_label
 from paper_figures.metric_over_epochs import LABELS
 from paper_figures.rows import RunRow, as_rows
 from pipemare_exp.errors import UserError
@@ -27,9 +27,7 @@ def missing(rows: Sequence[RunRow]) -> list[str]:
 def modelled_time(row: RunRow, step: int) -> float:
     """Modelled time of a run's first `step` steps, in asynchronous steps of its P and N."""
     if row.stages is None or row.microbatches is None:
-        raise UserError(
-            f"run {row.name} does not say its stages and microbatches; its modelled time is unknown"
-        )
+        raise UserError(f"run {row.name} does not say its stages and microbatches; its modelled time is unknown")
     flushed = step if row.synchronous else min(step, row.warmup_steps or 0)
     return costs.modelled_time(row.stages, row.microbatches, step, flushed)
 
@@ -40,8 +38,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     rows = select.newest(select.ended(as_rows(runs), task))
     if not rows:
         raise UserError(
-            f'no finished or diverged run of task "{task}" to draw; make them with '
-            f"`pipemare sweep end_to_end_{task}`"
+            f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep end_to_end_{task}`'
         )
     fig, axes = style.figure(height=3.0)
     table = draw_curves(axes, rows, place=lambda row, one: modelled_time(row, one["step"]))
@@ -49,7 +46,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     axes.set_ylabel(metric_label(rows))
     axes.set_xlim(left=0)
     if any(row.outcome == "diverged" for row in rows):
-        axes.plot([], [], marker="X", markersize=6, color="#777777", linestyle="none", label="diverged here")
+        mark_diverged(axes)
     sizes = sorted({(row.stages, row.microbatches) for row in rows})
     axes.set_title(f"{task}, " + "; ".join(f"P = {stages}, N = {count}" for stages, count in sizes))
     style.legend_below(fig, axes, columns=2)

@@ -14,15 +14,11 @@ _NEEDED = {"what", "value", "source"}
 
 @cache
 def _file() -> dict[str, Any]:
-    tree = yaml.safe_load(
-        resources.files("paper_figures").joinpath("published.yaml").read_text(encoding="utf-8")
-    )
+    tree = yaml.safe_load(resources.files("paper_figures").joinpath("published.yaml").read_text(encoding="utf-8"))
     for one in tree["numbers"]:
         unknown = set(one.get("source", ())) - set(tree["sources"])
         if not _NEEDED <= set(one) or not one["source"] or unknown:
-            raise ValueError(
-                f"published.yaml: {one} lacks one of {sorted(_NEEDED)} or names an unknown source"
-            )
+            raise ValueError(f"published.yaml: {one} lacks one of {sorted(_NEEDED)} or names an unknown source")
     return tree
 
 

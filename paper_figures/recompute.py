@@ -8,7 +8,7 @@ from typing import Any
 
 from paper_figures import select, style
 from paper_figures.axes_of_studies import AXES
-from paper_figures.curves import metric_label
+from paper_figures.curves import error_bars, metric_label
 from paper_figures.rows import RunRow, as_rows
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.statistics import mean_with_interval
@@ -32,9 +32,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
         group = [row for row in rows if row.method == label]
         for segment in sorted({row.segment for row in group}, key=lambda one: (one is not None, one)):
             here = [row for row in group if row.segment == segment]
-            best = mean_with_interval(
-                [row.best for row in here if row.outcome == "finished" and row.best is not None]
-            )
+            best = mean_with_interval([row.best for row in here if row.outcome == "finished" and row.best is not None])
             stages, count = here[0].stages or 1, here[0].microbatches or 1
             held = (
                 costs.activations("pipemare", stages, count)
@@ -71,10 +69,11 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
         points = [one for one in table if one["method"] == label]
         shown = [one for one in points if one["best_mean"] is not None]
         look = style.line_style(label)
+        bars = [error_bars(one["best_mean"], one["best_half_width"]) for one in shown]
         left.errorbar(
             [place[one["segment"]] for one in shown],
             [one["best_mean"] for one in shown],
-            yerr=[one["best_half_width"] or 0.0 for one in shown],
+            yerr=list(zip(*bars, strict=True)) if bars else None,
             capsize=2,
             elinewidth=0.8,
             **look,

@@ -63,10 +63,9 @@ def draw(out_stem: Path) -> list[Path]:
         for row in table
     ]
     notes = [
-        "Counted at the end of a slot in steady state, in microbatch-at-one-stage units: P² without recomputation, "
-        "P S + P²/S - P with segments where S divides P (the segment at the loss is shorter where it does not).",
+        "Counted at the end of a slot in steady state, in microbatch-at-one-stage units: P² without "
+        "recomputation, P S + P²/S - P with segments where S divides P (the segment at the loss is shorter where "
+        "it does not).",
         "Estimates kept: ⌈(2S-1)/N⌉ at a segment's first stage.",
     ]
-    return tables.save(
-        out_stem, "Activations held with and without recomputation", COLUMNS, shown, notes, table
-    )
+    return tables.save(out_stem, "Activations held with and without recomputation", COLUMNS, shown, notes, table)

@@ -45,9 +45,7 @@ class Entry:
 
     def sweep(self, scale: str | None) -> str:
         """The command that makes the runs."""
-        return (
-            f"pipemare sweep {self.study}_{self.task} scale={scale or FIRST_SCALE.get(self.task, 'laptop')}"
-        )
+        return f"pipemare sweep {self.study}_{self.task} scale={scale or FIRST_SCALE.get(self.task, 'laptop')}"
 
     def chosen(self, rows: Sequence[RunRow], scale: str) -> tuple[list[RunRow], list[str]]:
         """The runs that this entry draws at a scale, and what is missing."""
@@ -66,8 +64,7 @@ class Entry:
         mine, lacks = self.chosen(rows, scale)
         if lacks:
             raise UserError(
-                f"{self.name}: no runs at scale {scale} of {', '.join(lacks)}; make them with "
-                f"`{self.sweep(scale)}`"
+                f"{self.name}: no runs at scale {scale} of {', '.join(lacks)}; make them with `{self.sweep(scale)}`"
             )
         return self._module().draw(mine, self.task, out / f"{self.name}_{scale}", **self.options)
 
@@ -130,8 +127,6 @@ def find(names: Sequence[str]) -> list[Entry]:
     known = {entry.name for entry in ENTRIES} | {entry.family for entry in ENTRIES}
     for name in names:
         if name not in known:
-            raise UserError(
-                f'no figure or table "{name}"{suggest(name, known)}; `pipemare figures --list` names them'
-            )
+            raise UserError(f'no figure or table "{name}"{suggest(name, known)}; `pipemare figures --list` names them')
         found += [entry for entry in ENTRIES if name in (entry.name, entry.family) and entry not in found]
     return found

@@ -3,7 +3,7 @@
 A folder of committed rows holds two files:
 
 - `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals`; lists and objects are JSON.
-- `metrics.csv`: one row per evaluation, keyed by `identity` (with `name`, since a copied run keeps its identity).
+- `metrics.csv`: one row per evaluation, keyed by `identity` (and `name`: a copied run keeps its identity).
 
 `write` makes them from rows, `read` reads a folder of either kind. Only what a run logged is in a row: a
 value that a run has not logged is None, an empty cell.
@@ -102,6 +102,7 @@ _INTEGERS = {
     "warmup_steps",
     "segment",
 }
+_PATHS = ("runs=", "data.root=", "tracking.uri=", "--runs=")
 _FLOATS = {"best", "last", "seconds", "rate", "decay", "mean_delay"}
 
 
@@ -123,7 +124,7 @@ def from_run(run: Any) -> RunRow:
     """The row of one `pipemare_exp.experiment.run_directory.Run`."""
     config, meta = run.config, run.meta or {}
     result = run.result or {}
-    metric = result.get("metric") or _metric_of(run)
+    metric = result.get("metric") or meta.get("metric") or _metric_of(run)
     evals = [
         {
             "step": row["step"],
@@ -144,7 +145,7 @@ def from_run(run: Any) -> RunRow:
         method=_dig(config, "method", "label"),
         seed=config["seed"],
         study=meta.get("study"),
-        overrides=list(getattr(run, "overrides", None) or _overrides(Path(run.path))),
+        overrides=[one for one in run.overrides if not one.startswith(_PATHS)],
         outcome=run.outcome,
         metric=metric,
         best=result.get("best"),
@@ -173,10 +174,10 @@ def from_run(run: Any) -> RunRow:
             "method": dict(method),
         },
         notes=dict(meta.get("notes") or {}),
-        command=_text(meta.get("command")),
+        command=_without_paths(meta.get("command")),
         commit=meta.get("commit"),
         dirty=meta.get("dirty"),
-        created=_text(meta.get("created")),
+        created=meta.get("created"),
         versions=dict(meta.get("versions") or {}),
         machine=dict(meta.get("machine") or {}),
         evals=evals,
@@ -192,15 +193,17 @@ def _metric_of(run: Any) -> str:
     return "accuracy" if _dig(run.config, "task", "name") in ("digits", "cifar10") else "bleu"
 
 
-def _overrides(path: Path) -> list[str]:
-    file = path / "overrides.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-
-
-def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _without_paths(command: str | None) -> str | None:
+    """The command less the places on one machine, which no reader of the rows has."""
+    if command is None:
+        return None
+    words = command.split()
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not word.startswith(_PATHS) and word != "--runs" and before != "--runs"
+    ]
+    return " ".join(kept)
 
 
 def as_rows(runs: Iterable[Any]) -> list[RunRow]:
@@ -213,9 +216,7 @@ def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
     rows = sorted(rows, key=lambda row: row.name)
     table = [
         {
-            name: json.dumps(getattr(row, name), sort_keys=True)
-            if name in _JSON
-            else _exact(getattr(row, name))
+            name: json.dumps(getattr(row, name), sort_keys=True) if name in _JSON else _exact(getattr(row, name))
             for name in _SCALARS
         }
         for row in rows
@@ -239,9 +240,7 @@ def _exact(value: Any) -> Any:
 
 def _cell(name: str, text: str) -> Any:
     if text == "":
-        return (
-            {} if name in ("options", "notes", "versions", "machine") else [] if name == "overrides" else None
-        )
+        return {} if name in ("options", "notes", "versions", "machine") else [] if name == "overrides" else None
     if name in _JSON:
         return json.loads(text)
     if name in _INTEGERS:
@@ -264,10 +263,7 @@ def read_committed(folder: Path) -> list[RunRow]:
                             "step": int(line["step"]),
                             "epoch": int(line["epoch"]),
                             "split": line["split"] or None,
-                            **{
-                                key: float(line[key]) if line[key] else None
-                                for key in ("loss", "value", "seconds")
-                            },
+                            **{key: float(line[key]) if line[key] else None for key in ("loss", "value", "seconds")},
                         }
                     )
         with (folder / RUNS_FILE).open(newline="", encoding="utf-8") as file:
@@ -278,8 +274,8 @@ def read_committed(folder: Path) -> list[RunRow]:
         ]
     except (OSError, KeyError, TypeError, ValueError) as problem:
         raise UserError(
-            f"{folder} is no folder of committed rows ({type(problem).__name__}: {problem}); it must hold {RUNS_FILE} "
-            f"and {METRICS_FILE} as `pipemare figures --rows` writes them"
+            f"{folder} is no folder of committed rows ({type(problem).__name__}: {problem}); it must hold "
+            f"{RUNS_FILE} and {METRICS_FILE} as `pipemare figures --rows` writes them"
         ) from problem
 
 

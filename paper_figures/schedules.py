@@ -108,20 +108,14 @@ def _draw(axes: Axes, schedule: Schedule, rows: list[dict[str, Any]]) -> None:
             fontsize=4.6 if duplex else 5.2,
             color="black" if light else "white",
         )
-        text.set_in_layout(
-            False
-        )  # it lies inside its cell: asking hundreds of texts for their size takes seconds
+        text.set_in_layout(False)  # it lies inside its cell: asking hundreds of texts for their size takes seconds
     for stage, action in schedule.actions():
         right = (action.slot + 1) * width
         if action.op is Op.UPDATE and right <= SHOWN:
-            axes.plot(
-                [right, right], [stage, stage + 1], color="#d7301f", linewidth=1.6, solid_capstyle="butt"
-            )
+            axes.plot([right, right], [stage, stage + 1], color="#d7301f", linewidth=1.6, solid_capstyle="butt")
     axes.set_xlim(0, SHOWN)
     axes.set_ylim(schedule.stages, 0)
-    axes.set_yticks(
-        [stage + 0.5 for stage in range(schedule.stages)], [f"stage {s}" for s in range(schedule.stages)]
-    )
+    axes.set_yticks([stage + 0.5 for stage in range(schedule.stages)], [f"stage {s}" for s in range(schedule.stages)])
     axes.set_xticks(range(0, SHOWN + 1, 4))
     axes.tick_params(length=0)
     axes.grid(False)

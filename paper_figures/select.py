@@ -1,4 +1,4 @@
-"""Which runs belong on one figure: same task, scale and setting, one run per method, seed and place on an axis.
+"""Which runs belong on one figure: one task, scale and setting, one run per method, seed and axis value.
 
 A run's *setting* is what its overrides change beyond the method, the seed and what cannot change a result.
 Runs of different settings are never pooled: a figure takes the runs of the plain setting (no such override)

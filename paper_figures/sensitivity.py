@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from paper_figures import select, style
 from paper_figures.axes_of_studies import AXES, Axis, varied
-from paper_figures.curves import metric_label
+from paper_figures.curves import draw_cross, error_bars, mark_diverged, metric_label, seeds_text
 from paper_figures.rows import RunRow, as_rows
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.statistics import mean_with_interval
@@ -28,9 +28,7 @@ def numbers(rows: Sequence[RunRow], axis: Axis) -> list[dict[str, Any]]:
         group = [row for row in rows if row.method == label and axis.value(row) is not None]
         for value in sorted({axis.value(row) for row in group}):  # type: ignore[type-var]
             here = [row for row in group if axis.value(row) == value]
-            best = mean_with_interval(
-                [row.best for row in here if row.outcome == "finished" and row.best is not None]
-            )
+            best = mean_with_interval([row.best for row in here if row.outcome == "finished" and row.best is not None])
             table.append(
                 {
                     "method": label,
@@ -53,30 +51,18 @@ def draw_points(axes: Axes, table: Sequence[dict[str, Any]]) -> bool:
         points = [one for one in table if one["method"] == label]
         shown = [one for one in points if one["best_mean"] is not None]
         look = style.line_style(label)
+        bars = [error_bars(one["best_mean"], one["best_half_width"]) for one in shown]
         axes.errorbar(
             [one["value"] for one in shown],
             [one["best_mean"] for one in shown],
-            yerr=[
-                [one["best_half_width"] or 0.0 for one in shown],
-                [min(one["best_half_width"] or 0.0, 100 - one["best_mean"]) for one in shown],
-            ],
+            yerr=list(zip(*bars, strict=True)) if bars else None,
             capsize=2,
             elinewidth=0.8,
             **look,
         )
         lost = [one["value"] for one in points if one["diverged"]]
-        axes.plot(
-            lost,
-            [max(floor - 4.0, 0.0)] * len(lost),
-            marker="X",
-            linestyle="none",
-            color=look["color"],
-            markersize=6,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            zorder=5,
-            clip_on=False,
-        )
+        for value in lost:
+            draw_cross(axes, value, max(floor - 4.0, 0.0), look["color"])
         crosses |= bool(lost)
     return crosses
 
@@ -91,16 +77,12 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path
         raise UserError(f"no method of task {task} was run at two values of {one.keys[0]}")
     fig, axes = style.figure(height=2.7)
     if draw_points(axes, table):
-        axes.plot(
-            [], [], marker="X", markersize=6, color="#777777", linestyle="none", label="a seed diverged"
-        )
+        mark_diverged(axes, "a seed diverged")
     reference = mean_with_interval(
         [row.best for row in rows if row.synchronous and row.outcome == "finished" and row.best is not None]
     )
     if reference.mean is not None and "gpipe" not in varied(rows, one):
-        axes.axhline(
-            reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)"
-        )
+        axes.axhline(reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)")
     if one.log:
         axes.set_xscale("log")
         values = sorted({entry["value"] for entry in table})
@@ -108,6 +90,6 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path
         axes.minorticks_off()
     axes.set_xlabel(one.label)
     axes.set_ylabel(f"best {metric_label(rows)}")
-    axes.set_title(f"{task}, {len({row.seed for row in rows})} seed(s)")
+    axes.set_title(f"{task}, {seeds_text(rows)}")
     style.legend_below(fig, axes, columns=2)
     return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **entry} for entry in table])

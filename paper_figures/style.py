@@ -92,9 +92,7 @@ def look(label: str) -> Look:
 
 def in_order(labels: Iterable[str]) -> list[str]:
     """Distinct labels in the order in which legends and tables name them; unknown ones last, by name."""
-    return sorted(
-        set(labels), key=lambda label: (ORDER.index(label) if label in LOOKS else len(ORDER), label)
-    )
+    return sorted(set(labels), key=lambda label: (ORDER.index(label) if label in LOOKS else len(ORDER), label))
 
 
 def line_style(label: str) -> dict[str, Any]:

@@ -125,8 +125,8 @@ def draw(out_stem: Path) -> list[Path]:
         )
     notes = [
         "By the cost model, not measured; delays in optimizer steps, stage i = 1..P in forward order.",
-        "W: size of all weights; S: optimizer state (momentum W, AdamW 2 W); stages of equal size, duplex slots; "
-        "no gradients, no activations.",
+        "W: size of all weights; S: optimizer state (momentum W, AdamW 2 W); stages of equal size, duplex "
+        "slots; no gradients, no activations.",
         "PipeDream over PipeMare without T2 at P = 107, N = 32: "
         f"{costs.memory_ratio(107, 32):.2f}; with T2: {costs.memory_ratio(107, 32, t2=True):.2f}.",
         *published.sources_note(entries),

@@ -124,9 +124,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
                 "runs": f"{one['runs']} ({one['diverged']})",
                 "best": best,
                 "epochs": short if one["epochs_to_target"] is None else f"{one['epochs_to_target']:.1f}",
-                "throughput": "–"
-                if one["throughput_over_gpipe"] is None
-                else f"{one['throughput_over_gpipe']:.2f}×",
+                "throughput": "–" if one["throughput_over_gpipe"] is None else f"{one['throughput_over_gpipe']:.2f}×",
                 "time": "–" if one["time_to_target"] is None else f"{one['time_to_target']:,.0f}",
                 "speedup": "–" if one["speedup_over_gpipe"] is None else f"{one['speedup_over_gpipe']:.2f}×",
                 "memory": f"{one['memory_W']:.2f}",
@@ -134,25 +132,21 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
             }
         )
     metric = {"accuracy": "accuracy (%)", "bleu": "BLEU"}[rows[0].metric]
-    sizes = "; ".join(
-        f"P = {p}, N = {n}" for p, n in sorted({(row.stages, row.microbatches) for row in rows})
-    )
+    sizes = "; ".join(f"P = {p}, N = {n}" for p, n in sorted({(row.stages, row.microbatches) for row in rows}))
     target = table[0]["target"]
     notes = [
-        f"Scale {rows[0].scale}, {sizes}; best {metric} of the evaluations after each epoch: mean ± half width of "
-        "the 95 % interval over seeds (Student's t); diverged runs are counted, not averaged.",
+        f"Scale {rows[0].scale}, {sizes}; best {metric} of the evaluations after each epoch: mean ± half width "
+        "of the 95 % interval over seeds (Student's t); diverged runs are counted, not averaged.",
         "No target: no synchronous run finished."
         if target is None
-        else f"Target: {target:.2f}, the synchronous runs' mean best less {MARGIN[rows[0].metric]} (our choice).",
+        else f"Target: {target:.2f}, synchronous mean best less {MARGIN[rows[0].metric]} (our choice).",
         "Modelled time in asynchronous steps: a synchronous or warm-up step costs (N+P-1)/N, any other 1. "
         "Memory by the model: stages of equal size, no gradients, no activations.",
         *_subset_notes(rows),
         *published.sources_note(entries),
     ]
     if entries:
-        notes.append(
-            "The published runs are the paper's own models and lengths; ours are those of the scale above."
-        )
+        notes.append("The published runs are the paper's own models and lengths; ours are those of the scale above.")
     return tables.save(
         out_stem,
         f"End to end, {task}",

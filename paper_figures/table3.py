@@ -27,9 +27,7 @@ COLUMNS = [
 def _best(rows: Sequence[RunRow], label: str) -> dict[int, float]:
     """Best metric by seed of a method's finished runs."""
     return {
-        row.seed: row.best
-        for row in rows
-        if row.method == label and row.outcome == "finished" and row.best is not None
+        row.seed: row.best for row in rows if row.method == label and row.outcome == "finished" and row.best is not None
     }
 
 
@@ -96,8 +94,8 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
             }
         )
     notes = [
-        f"Scale {rows[0].scale}; metric: {rows[0].metric} in percent after each epoch; mean ± half width of the "
-        "95 % interval over seeds (Student's t), differences paired by seed; diverged runs are counted, not "
+        f"Scale {rows[0].scale}; metric: {rows[0].metric} in percent after each epoch; mean ± half width of "
+        "the 95 % interval over seeds (Student's t), differences paired by seed; diverged runs are counted, not "
         "averaged.",
         *published.sources_note(entries),
     ]

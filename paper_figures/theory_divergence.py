@@ -15,14 +15,10 @@ def draw(out_stem: Path) -> list[Path]:
     """Loss over steps, one curve a delay, on a logarithmic axis."""
     fig, axes = style.figure(height=2.4)
     table = []
-    for delay, color, dash in zip(
-        DELAYS, style.palette(4), ("solid", (0, (4, 1.5)), (0, (1, 1))), strict=False
-    ):
+    for delay, color, dash in zip(DELAYS, style.palette(4), ("solid", (0, (4, 1.5)), (0, (1, 1))), strict=False):
         losses = 0.5 * Recursion(delay).simulate([ALPHA], STEPS)[:, 0] ** 2
         edge = lemma_1(delay)
-        axes.plot(
-            losses, color=color, linestyle=dash, label=rf"$\tau={delay}$, stable up to $\alpha={edge:.2f}$"
-        )
+        axes.plot(losses, color=color, linestyle=dash, label=rf"$\tau={delay}$, stable up to $\alpha={edge:.2f}$")
         table += [{"tau": delay, "alpha": ALPHA, "step": t, "loss": value} for t, value in enumerate(losses)]
     axes.set_yscale("log")
     axes.set_ylim(1e-8, 1e4)

@@ -42,9 +42,7 @@ def draw(out_stem: Path) -> list[Path]:
         ]
     fine = np.geomspace(DELAYS[0], DELAYS[-1], 100)
     axes.plot(fine, [lemma_1(tau) for tau in fine], color="#222222", label=r"Lemma 1 ($\beta=0$)")
-    axes.plot(
-        fine, [lemma_3(tau) for tau in fine], color="#222222", linestyle=(0, (3, 2)), label="Lemma 3 (bound)"
-    )
+    axes.plot(fine, [lemma_3(tau) for tau in fine], color="#222222", linestyle=(0, (3, 2)), label="Lemma 3 (bound)")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])

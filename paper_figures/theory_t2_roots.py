@@ -12,17 +12,13 @@ from pipemare_exp.theory.quadratic import DEFAULT_DECAY, Recursion, gamma_of
 CASES = ((10, 6, 5.0), (40, 10, 5.0), (10, 0, 5.0))
 
 
-def recursions(
-    forward: int, backward: int, sensitivity: float, decay: float = DEFAULT_DECAY
-) -> dict[str, Recursion]:
+def recursions(forward: int, backward: int, sensitivity: float, decay: float = DEFAULT_DECAY) -> dict[str, Recursion]:
     """The same problem without T2, with it, and with T2 whose delta is read tau_b steps late."""
     gamma = gamma_of(decay, forward - backward)
     return {
         "without T2": Recursion(forward, backward, sensitivity=sensitivity),
         "with T2": Recursion(forward, backward, sensitivity=sensitivity, gamma=gamma),
-        "with T2, delta late": Recursion(
-            forward, backward, sensitivity=sensitivity, gamma=gamma, delta_late=True
-        ),
+        "with T2, delta late": Recursion(forward, backward, sensitivity=sensitivity, gamma=gamma, delta_late=True),
     }
 
 

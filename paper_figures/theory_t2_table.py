@@ -12,10 +12,7 @@ def draw(out_stem: Path) -> list[Path]:
     """A row a case (tau_f, tau_b, Delta); lambda = 1, D = e^-2."""
     numbers = []
     for forward, backward, sensitivity in CASES:
-        edges = {
-            name: one.largest_stable_step()
-            for name, one in recursions(forward, backward, sensitivity).items()
-        }
+        edges = {name: one.largest_stable_step() for name, one in recursions(forward, backward, sensitivity).items()}
         numbers.append(
             {
                 "tau_f": forward,

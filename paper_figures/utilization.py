@@ -46,9 +46,7 @@ def draw(out_stem: Path) -> list[Path]:
     gpipe, ours = style.LOOKS["gpipe"], style.LOOKS["t1+t2+t3"]
     for count, dash in zip(FIXED_MICROBATCHES, ((0, (4, 1.5)), "solid"), strict=True):
         rows = [
-            row
-            for row in table
-            if row["over"] == "P" and row["microbatches"] == count and row["method"] == "gpipe"
+            row for row in table if row["over"] == "P" and row["microbatches"] == count and row["method"] == "gpipe"
         ]
         _line(
             left,
@@ -60,9 +58,7 @@ def draw(out_stem: Path) -> list[Path]:
             linestyle=dash,
         )
     flat = [row for row in table if row["over"] == "P" and row["method"] == "pipemare"][: len(STAGES)]
-    _line(
-        left, flat, "stages", "PipeDream, PipeMare", color=ours.color, marker=ours.marker, linestyle=ours.dash
-    )
+    _line(left, flat, "stages", "PipeDream, PipeMare", color=ours.color, marker=ours.marker, linestyle=ours.dash)
     over = [row for row in table if row["over"] == "N"]
     _line(
         right,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ def optimizer(
     """
     if name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={name}: known are {', '.join(OPTIMIZERS)}{suggest(name, OPTIMIZERS)}")
-    common = {"lr": 0.0, "weight_decay": weight_decay, "foreach": not fused, "fused": fused}
+    common: dict[str, Any] = {"lr": 0.0, "weight_decay": weight_decay, "foreach": not fused, "fused": fused}
     if name == "sgd":
         return lambda groups: torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, **common)
     kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW

@@ -135,7 +135,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "pipemare_exp", "--help"],
+        [sys.executable, "-m", "pipemare_exp", "--version"],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,

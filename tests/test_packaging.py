@@ -153,7 +153,8 @@ def test_no_machine_of_ours_in_the_root_files(name: str) -> None:
 
 
 def make(where: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    ours = ("ARGS", "SEEDS", "PYTHON", "UPGRADE", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    env = {key: value for key, value in os.environ.items() if key not in ours}
     env |= {"PATH": path} if path else {}
     return subprocess.run(
         ["make", *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=60, check=False
@@ -211,7 +212,7 @@ def test_make_demo_hands_on_the_seeds(bare_project: Path) -> None:
     assert make(bare_project, *dry).stdout.split() == [*command, "1"]
 
 
-def test_wheel_carries_configs_and_sweeps(tmp_path: Path) -> None:
+def test_wheel_carries_all_that_a_run_needs(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling is not installed (make venv installs it)")
     from hatchling.builders.wheel import WheelBuilder
 
@@ -224,7 +225,8 @@ def test_wheel_carries_configs_and_sweeps(tmp_path: Path) -> None:
         sources = {file.relative_to(ROOT / folder).as_posix() for file in (ROOT / folder).rglob("*.*")}
         assert sources, f"{folder}/ is empty"
         assert {f"pipemare_exp/_{folder}/{source}" for source in sources} <= names
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pipemare_exp"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pipemare_exp", "paper_figures"}
+    assert "paper_figures/published.yaml" in names
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         display = Display(todo)
         try:
             with display:
-                demo.train(todo, root, args.jobs, display.update, args.set)
+                demo.train(todo, root, args.jobs, display.update, args.set, display.stopping)
         except KeyboardInterrupt:
             done = sum(cell.done for cell in cells)
             print(f"stopped: {done} of {len(cells)} runs are done, the others keep their checkpoints; "
@@ -123,6 +123,10 @@ class Display:
     def __exit__(self, *error: object) -> None:
         if self._bars is not None:
             self._bars.stop()
+
+    def stopping(self) -> None:
+        """Say why the command does not end at once."""
+        self.console.print("stopping: waiting for the trainings to write their checkpoints (Ctrl-C: do not wait)")
 
     def update(self) -> None:
         """Look at the runs and show where they are."""

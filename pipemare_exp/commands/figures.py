@@ -38,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="print one line a figure or table and make nothing"
     )
-    parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and metrics.csv "
-                        "(default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
+    parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and "
+                        "metrics.csv (default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="where to write (default: results/figures)")
     parser.add_argument("--scale", help="only runs of this scale (default: every scale that has the runs)")
     parser.add_argument("--only", metavar="OVERRIDE", action="append", default=[],
                         help="only runs made with this override (may be given several times)")  # fmt: skip
-    parser.add_argument("--rows", metavar="DIR", help="write the runs as rows (runs.csv, metrics.csv) into DIR and "
-                        "draw nothing")  # fmt: skip
+    parser.add_argument("--rows", metavar="DIR", help="write the runs as rows (runs.csv, metrics.csv) "
+                        "into DIR and draw nothing")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", help="the data folder, for the heat map's cpusmall")
 
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make(entries: list[Entry], args: argparse.Namespace, logged: list[RunRow], out: Path) -> int:
-    """Draws the entries and prints the files; a named one that is not ready is an error, others are skipped."""
+    """Draws the entries and prints the files; one that was named must be ready, others may be skipped."""
     skipped: list[Entry] = []
     for entry in entries:
         if entry.kind != "runs":
@@ -155,5 +155,5 @@ def _import_figures() -> None:
     except ModuleNotFoundError as problem:
         if problem.name != "paper_figures":
             raise
-        raise UserError("the package paper_figures cannot be imported; run `pipemare figures` from the project's "
-                        "folder, or install the project again from it") from problem  # fmt: skip
+        raise UserError("the package paper_figures cannot be imported; run `pipemare figures` from the "
+                        "project's folder, or install the project again from it") from problem  # fmt: skip

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TextIO
+from typing import Any, TextIO
 
 from pipemare_exp.errors import UserError
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = open_run(args.run, args.runs)
     loop = restore(chosen)
-    task = loop.task
+    task: Any = loop.task
     if not hasattr(task, "translate"):
         raise UserError(f"{chosen.path} is a run of task {task.name}, which translates nothing")
     kept = loop.kept_weights()

@@ -158,7 +158,8 @@ def bitext(root: Path, merges: int | None = None) -> Bitext:
     use_codes = codes.is_file() and (merges is None or segmented)
     raw = folder / "tmp" / f"test.raw.{TARGET}"
     fingerprint = {f"{split}.{language}": sha256(path) for (split, language), path in files.items()}
-    fingerprint |= {path.name: sha256(path) for path in ([codes] if use_codes else []) + ([raw] if raw.exists() else [])}
+    more = [path for path, used in ((codes, use_codes), (raw, raw.exists())) if used]
+    fingerprint |= {path.name: sha256(path) for path in more}
     return Bitext(
         "iwslt14",
         lambda split, language: read_lines(files[split, language]),

@@ -51,7 +51,8 @@ def bitext(root: Path, merges: int | None = None) -> Bitext:
     return Bitext(
         "multi30k",
         lines,
-        {f"{split}.{side}": sha256(path) for (split, side), path in files.items()} | {"sacremoses": version("sacremoses")},
+        {"sacremoses": version("sacremoses")}
+        | {f"{split}.{side}": sha256(path) for (split, side), path in files.items()},
         merges or MERGES,
         raw_references=files["test", TARGET],
         full_train=FULL_TRAIN,

@@ -20,11 +20,15 @@ from pathlib import Path
 from pipemare_exp.data import Description
 from pipemare_exp.data.bitext import SOURCE, Bitext
 from pipemare_exp.data.cache import sha256
+from pipemare_exp.errors import UserError
 
 SEED = 1910
 PAIRS = {"train": 20_000, "valid": 500, "test": 500}
 MERGES = 600
 """BPE merges: enough to give the parts of number words, few enough that whole numbers stay cut."""
+
+MOST = 40_000
+"""Training phrases that can be asked for: there are 720 times of day, and not much more to say about each."""
 
 SHARES = {"number": 0.35, "date": 0.25, "time": 0.2, "money": 0.2}
 """The part of each kind in every split."""
@@ -196,12 +200,17 @@ def generate(seed: int = SEED, pairs: dict[str, int] | None = None) -> dict[str,
     for kind, share in SHARES.items():
         draw = random.Random(f"{seed} {kind}")
         values = _values(kind, draw, round(total * share))
+        others = [name for name in SHARES if name != "number"]
         start = 0
         for split in ("test", "valid", "train"):
-            held = max(round(len(values) * sizes[split] / total), 1) * (3 if split != "train" and kind == "time" else 1)
+            # A time serves several phrases, so that a share of the few times would leave too little variety.
+            held = 60 if kind == "time" else max(round(len(values) * sizes[split] / total), 1)
             part = values[start:] if split == "train" else values[start : start + held]
             start += held
-            splits[split] += _phrases(kind, part, round(sizes[split] * share), draw)
+            count = round(sizes[split] * share)
+            if kind == "number":  # takes what rounding leaves
+                count = sizes[split] - sum(round(sizes[split] * SHARES[name]) for name in others)
+            splits[split] += _phrases(kind, part, count, draw)
     for split, found in splits.items():
         random.Random(f"{seed} {split}").shuffle(found)
     return splits
@@ -230,6 +239,8 @@ def bitext(merges: int = MERGES, train: int | None = None) -> Bitext:
 
     Identified by this file's content and the versions of num2words and Babel.
     """
+    if train is not None and not 1000 <= train <= MOST:
+        raise UserError(f"data.pairs={train}; 1,000 to {MOST:,} different training phrases can be generated")
     sizes = PAIRS | {"train": train or PAIRS["train"]}
     made: dict[str, list[Pair]] = {}
 

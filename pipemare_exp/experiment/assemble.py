@@ -35,21 +35,21 @@ class Prepared:
             self.model,
             self.units,
             list(pipeline.boundaries),
-            build_method(self.cfg.method),
+            build_method(self.cfg.method, self.cfg.seed),
             build_optimizer(self.cfg),
             pipeline.microbatches,
             slots=pipeline.slots,
             seed=self.cfg.seed,
             clip=clip(self.cfg),
+            segment=pipeline.recompute,
+            split=pipeline.split or 1,
         )
 
     def rate(self) -> Callable[[int], float]:
         """alpha_base(t)."""
         options = {key: value for key, value in asdict(self.cfg.schedule).items() if value is not None}
         name = options.pop("name")
-        return optimizers.rate_schedule(
-            name, self.cfg.optimizer.rate, config.total_steps(self.cfg), **options
-        )
+        return optimizers.rate_schedule(name, self.cfg.optimizer.rate, config.total_steps(self.cfg), **options)
 
 
 def prepare(cfg: Config) -> Prepared:
@@ -62,9 +62,7 @@ def prepare(cfg: Config) -> Prepared:
     model = task.build_model()
     model.train()
     units = weight_units(model, task.probe)
-    return Prepared(
-        config.resolve(cfg, [unit.numel for unit in units], task.steps_per_epoch), task, model, units
-    )
+    return Prepared(config.resolve(cfg, [unit.numel for unit in units], task.steps_per_epoch), task, model, units)
 
 
 def choose_device(name: str) -> torch.device:
@@ -80,8 +78,8 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def build_method(method: MethodConfig) -> methods.Method:
-    """The method object of a resolved configuration."""
+def build_method(method: MethodConfig, seed: int = 0) -> methods.Method:
+    """The method object of a resolved configuration; `seed` is for a method that draws at random."""
     options: dict[str, Any] = {}
     if method.sync_warmup.enabled:
         options["warmup_steps"] = method.sync_warmup.steps
@@ -89,6 +87,9 @@ def build_method(method: MethodConfig) -> methods.Method:
         options["lr_rescheduling_steps"] = method.lr_rescheduling.steps
     if method.discrepancy_correction.enabled:
         options["decay"] = method.discrepancy_correction.decay
+    if method.name == "hogwild":
+        options |= {key: value for key, value in asdict(method.hogwild).items() if value is not None}
+        options["seed"] = seed
     return methods.build(method.name, **options)
 
 
@@ -103,8 +104,4 @@ def build_optimizer(cfg: Config) -> Callable[[list[dict]], torch.optim.Optimizer
 def clip(cfg: Config) -> tuple[str, float] | None:
     """(what, largest norm) or None."""
     optimizer = cfg.optimizer
-    return (
-        None
-        if optimizer.clip == "none" or optimizer.clip_norm is None
-        else (optimizer.clip, optimizer.clip_norm)
-    )
+    return None if optimizer.clip == "none" or optimizer.clip_norm is None else (optimizer.clip, optimizer.clip_norm)

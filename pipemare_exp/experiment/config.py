@@ -17,7 +17,7 @@ import yaml
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment import compose
-from pipemare_exp.experiment.schema import Config, LrRescheduling, MethodConfig, SyncWarmup
+from pipemare_exp.experiment.schema import Config, HogwildConfig, LrRescheduling, MethodConfig, SyncWarmup
 from pipemare_exp.experiment.validate import check, from_tree
 
 NOT_IDENTITY = (
@@ -120,10 +120,19 @@ def _boundaries(cfg: Config, sizes: Sequence[int]) -> Sequence[int]:
 
 
 def _resolve_method(method: MethodConfig, steps_per_epoch: int) -> MethodConfig:
-    correction = method.discrepancy_correction
+    correction, hogwild = method.discrepancy_correction, HogwildConfig()
+    if method.name == "hogwild":
+        scale = method.hogwild.delay_scale
+        hogwild = replace(
+            method.hogwild,
+            delay_scale=1.0 if scale is None else scale,
+            backward=method.hogwild.backward or "same",
+            draw=method.hogwild.draw or "step",
+        )
     return replace(
         method,
         label=label(method),
+        hogwild=hogwild,
         lr_rescheduling=_in_steps(method.lr_rescheduling, steps_per_epoch),
         sync_warmup=_in_steps(method.sync_warmup, steps_per_epoch),
         discrepancy_correction=correction if correction.enabled else replace(correction, decay=None),
@@ -193,7 +202,9 @@ def _pruned(tree: dict[str, Any], path: str) -> dict[str, Any]:
         where = f"{path}{key}"
         if where in NOT_IDENTITY or value is None:
             continue
-        kept[key] = _pruned(value, f"{where}.") if isinstance(value, dict) else value
+        inner = _pruned(value, f"{where}.") if isinstance(value, dict) else value
+        if inner != {}:
+            kept[key] = inner
     return kept
 
 

@@ -96,11 +96,18 @@ def cells(tasks: Sequence[str], seeds: int, root: Path, extra: Sequence[str] = (
     return made
 
 
-def train(cells: Sequence[Cell], root: Path, jobs: int, tick: Callable[[], None], extra: Sequence[str] = ()) -> None:
+def train(
+    cells: Sequence[Cell],
+    root: Path,
+    jobs: int,
+    tick: Callable[[], None],
+    extra: Sequence[str] = (),
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
     """Train the cells that are not done, `jobs` at a time; `tick` is called about five times a second.
 
     A cell's `error` says why it came to no result. Ctrl-C (or SIGTERM) passes the wish on, waits until every
-    child has written its checkpoint, and then raises KeyboardInterrupt.
+    child has written its checkpoint (`stopping` is called before the wait), and then raises KeyboardInterrupt.
     """
     waiting = [cell for cell in cells if not cell.done]
     running: list[Cell] = []
@@ -116,10 +123,8 @@ def train(cells: Sequence[Cell], root: Path, jobs: int, tick: Callable[[], None]
                     _ended(cell)
                     running.remove(cell)
             tick()
-        except KeyboardInterrupt:
-            _stop(running)
-            raise
-        except BaseException:  # a fault of the display must not leave trainings behind
+        except BaseException:  # Ctrl-C, or a fault of the display: no training is left behind
+            stopping()
             _stop(running)
             raise
 

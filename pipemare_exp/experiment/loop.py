@@ -77,6 +77,7 @@ class Loop:
         return self.cfg.steps_per_epoch
 
     def run(self) -> bool:
+        self._began = time.monotonic()
         if self.evaluated < self.step and self._evaluation_due():
             self._evaluate()  # the run was stopped between an epoch's last step and its evaluation
         while self.step < self.last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import Any, TextIO
@@ -33,7 +34,7 @@ class Progress:
                 desc=self.title,
                 file=self.out,
                 unit="step",
-                dynamic_ncols=True,
+                ncols=shutil.get_terminal_size().columns,  # 80 where the terminal does not say
                 leave=False,
             )
 

@@ -208,7 +208,7 @@ class Run:
         path = self.path / name
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except json.JSONDecodeError as error:
             raise UserError(f"{path} is not JSON ({error}); move it away, it is written anew") from error

@@ -95,24 +95,49 @@ class SyncWarmup:
 
 
 @dataclass(frozen=True)
+class HogwildConfig:
+    """The random delays of method hogwild, None for every other one: mu_i = `delay_scale` * tau_i.
+
+    `max_delay` (d_max) None: ceil(3 mu_i) at each stage. `backward`: reads the forward's version or the current
+    one. `draw`: one delay for all microbatches of a step, or one for each.
+    """
+
+    delay_scale: float | None = _bounded(low=0.0)
+    max_delay: int | None = _bounded(low=0)
+    backward: str | None = _choice(None, "same", "current")
+    draw: str | None = _choice(None, "step", "microbatch")
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """Which weights are read, and T1, T2, T3. `label` is derived from the switches, never chosen."""
 
-    name: str = _choice("pipemare", "gpipe", "pipedream", "pipemare")
+    name: str = _choice("pipemare", "gpipe", "pipedream", "pipemare", "hogwild")
     label: str | None = None
     lr_rescheduling: LrRescheduling = LrRescheduling()
     discrepancy_correction: DiscrepancyCorrection = DiscrepancyCorrection()
     sync_warmup: SyncWarmup = SyncWarmup()
+    hogwild: HogwildConfig = HogwildConfig()
 
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """`stages` None: one per weight unit. `boundaries`: the first unit of each stage, computed when None."""
+    """`stages` None: one per weight unit, or per piece. `boundaries`: the first unit of each stage, computed when
+    None.
+
+    `cut`: where a computed boundary may lie, at weight units or only where the model can be cut into pieces; None:
+    pieces with recomputation, units without. `recompute`: S, the stages to a recomputation segment; sqrt stands for
+    the number near sqrt(P) that holds the fewest activations; None: no recomputation. `split`: each of the `stages` is
+    made into so many, each with a part of its weights, for more stages than weight units.
+    """
 
     stages: int | None = _bounded(low=1)
     microbatches: int = _bounded(8, low=1)
     slots: str = _choice("duplex", "duplex", "alternating")
     boundaries: tuple[int, ...] | None = None
+    cut: str | None = _choice(None, "units", "pieces")
+    recompute: int | str | None = field(default=None, metadata={"words": ("sqrt",), "low": 1})
+    split: int | None = _bounded(low=1)
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,7 @@ def _unknown(key: str, path: str, known: tuple[str, ...]) -> str:
     near = suggest(key, known)
     if not near:
         elsewhere = [name for name in setting_names(Config) if name.split(".")[-1] == key]
-        near = (
-            f'; did you mean "{elsewhere[0]}"?'
-            if elsewhere
-            else f"; there are: {', '.join(dict.fromkeys(known))}"
-        )
+        near = f'; did you mean "{elsewhere[0]}"?' if elsewhere else f"; there are: {', '.join(dict.fromkeys(known))}"
     return f'unknown setting "{where}"{near}'
 
 
@@ -54,9 +50,7 @@ def setting_names(kind: type, path: str = "") -> list[str]:
     names = []
     for field in dataclasses.fields(kind):
         where, hint = f"{path}{field.name}", hints[field.name]
-        names += (
-            setting_names(typing.cast(type, hint), f"{where}.") if dataclasses.is_dataclass(hint) else [where]
-        )
+        names += setting_names(typing.cast(type, hint), f"{where}.") if dataclasses.is_dataclass(hint) else [where]
     return names
 
 
@@ -73,6 +67,10 @@ def _value(value: Any, hint: Any, field: dataclasses.Field, where: str) -> Any:
         raise UserError(f"{where} must not be null; it takes {_describe(kinds, field)}")
     for kind in kinds:
         converted = _converted(value, kind)
+        if converted is not None and isinstance(converted, str) and "words" in field.metadata:
+            if converted not in field.metadata["words"]:
+                break
+            return converted
         if converted is not None:
             _check_range(converted, field, where)
             return converted
@@ -122,7 +120,7 @@ def _describe(kinds: tuple[Any, ...], field: dataclasses.Field) -> str:
         int: "a whole number",
         float: "a number",
         bool: "true or false",
-        str: "a text",
+        str: " or ".join(field.metadata.get("words", ("a text",))),
         type(None): "null",
     }
     text = " or ".join(names.get(kind, "a list of numbers such as [0.5, 0.9]") for kind in kinds)
@@ -132,9 +130,7 @@ def _describe(kinds: tuple[Any, ...], field: dataclasses.Field) -> str:
 def check(cfg: Config) -> None:
     """Raise UserError, with the reason, for settings that do not go together."""
     if cfg.data.name != cfg.task.name:
-        raise UserError(
-            f"data={cfg.data.name} with task={cfg.task.name}: a task has its own data; leave data= out"
-        )
+        raise UserError(f"data={cfg.data.name} with task={cfg.task.name}: a task has its own data; leave data= out")
     size = "max_tokens" if cfg.task.name in TRANSLATION else "batch_size"
     if getattr(cfg.data, size) is None:
         raise UserError(f"data.{size} is not set, and task {cfg.task.name} needs it: the size of a minibatch")
@@ -144,6 +140,7 @@ def check(cfg: Config) -> None:
             "a microbatch needs at least one example; lower the first or raise the second"
         )
     _check_method(cfg.method)
+    _check_recomputation(cfg)
     _check_optimizer(cfg.optimizer)
     _check_schedule(cfg.schedule)
     boundaries, stages = cfg.pipeline.boundaries, cfg.pipeline.stages
@@ -151,9 +148,7 @@ def check(cfg: Config) -> None:
         if boundaries[:1] != (0,) or any(a >= b for a, b in zip(boundaries, boundaries[1:], strict=False)):
             raise UserError(f"pipeline.boundaries={list(boundaries)}: it must begin with 0 and ascend")
         if stages is not None and stages != len(boundaries):
-            raise UserError(
-                f"pipeline.stages={stages} but pipeline.boundaries names {len(boundaries)}; set one only"
-            )
+            raise UserError(f"pipeline.stages={stages} but pipeline.boundaries names {len(boundaries)}; set one only")
 
 
 def _check_method(method: MethodConfig) -> None:
@@ -175,6 +170,11 @@ def _check_method(method: MethodConfig) -> None:
             "method.name=pipedream with T1 (lr_rescheduling): PipeDream is the baseline as published, which "
             "has one rate for all stages; set method.lr_rescheduling.enabled=false or take method=pipemare"
         )
+    if method.name == "hogwild" and t2.enabled:
+        raise UserError(
+            "method.name=hogwild with T2 (discrepancy_correction): the delays are random, so there is no d to "
+            "extrapolate over; set method.discrepancy_correction.enabled=false"
+        )
     for name, switch in (("lr_rescheduling", t1), ("sync_warmup", t3)):
         if switch.enabled and (switch.steps is None) == (switch.epochs is None):
             both = "both" if switch.steps is not None else "neither"
@@ -183,22 +183,36 @@ def _check_method(method: MethodConfig) -> None:
                 "set one, and the other to null"
             )
     if t2.enabled and t2.decay is None:
+        raise UserError("method.discrepancy_correction.decay is not set; D = e^-2 = 0.1353 is the usual value")
+
+
+def _check_recomputation(cfg: Config) -> None:
+    segment, method = cfg.pipeline.recompute, cfg.method.name
+    if segment is None:
+        return
+    if method in ("gpipe", "hogwild") or cfg.pipeline.slots == "alternating":
+        reason = {
+            "gpipe": "GPipe exists in alternating slots only",
+            "hogwild": "random delays have no schedule with slots to recompute in",
+        }.get(method, "a slot that holds one operation has no room for a recomputation, which would change all delays")
         raise UserError(
-            "method.discrepancy_correction.decay is not set; D = e^-2 = 0.1353 is the usual value"
+            f"pipeline.recompute={segment} with method.name={method}, pipeline.slots={cfg.pipeline.slots}: {reason}; "
+            "set pipeline.recompute=null"
+        )
+    if cfg.pipeline.split not in (None, 1):
+        raise UserError(
+            f"pipeline.recompute={segment} with pipeline.split={cfg.pipeline.split}: a split unit cannot be cut; "
+            "set one of them only"
         )
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     if optimizer.nesterov and not optimizer.momentum:
-        raise UserError(
-            "optimizer.nesterov=true needs optimizer.momentum above 0: it looks ahead along the momentum"
-        )
+        raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0: it looks ahead along the momentum")
     if optimizer.betas is not None and not all(0.0 <= beta < 1.0 for beta in optimizer.betas):
         raise UserError(f"optimizer.betas={list(optimizer.betas)}: both must be at least 0 and below 1")
     if optimizer.clip != "none" and optimizer.clip_norm is None:
-        raise UserError(
-            f"optimizer.clip={optimizer.clip} needs optimizer.clip_norm, the largest norm allowed"
-        )
+        raise UserError(f"optimizer.clip={optimizer.clip} needs optimizer.clip_norm, the largest norm allowed")
 
 
 def _check_schedule(schedule: ScheduleConfig) -> None:
@@ -208,6 +222,4 @@ def _check_schedule(schedule: ScheduleConfig) -> None:
         if min(schedule.milestones) <= 0.0:
             raise UserError(f"schedule.milestones={list(schedule.milestones)}: all must be above 0")
     if schedule.name == "inverse_sqrt" and not schedule.warmup_steps:
-        raise UserError(
-            "schedule.name=inverse_sqrt needs schedule.warmup_steps of at least 1: it decays from there"
-        )
+        raise UserError("schedule.name=inverse_sqrt needs schedule.warmup_steps of at least 1: it decays from there")

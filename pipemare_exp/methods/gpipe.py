@@ -15,3 +15,8 @@ class GPipe(Method):
     """
 
     label = "gpipe"
+    cannot = {
+        "lr_rescheduling_steps": "T1 divides by a power of the delay, and synchronous training has none",
+        "decay": "T2 corrects for a delay, and synchronous training has none",
+        "warmup_steps": "T3 is synchronous training before asynchronous, and this is synchronous throughout",
+    }

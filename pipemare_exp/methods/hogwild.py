@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.pipeline.method import Method, rescheduled
+from pipemare_exp.pipeline.method import Method, check_steps, rescheduled
 from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.seeding import generator
 
@@ -59,6 +59,7 @@ class Hogwild(Method):
         draw: str = "step",
         seed: int = 0,
     ) -> None:
+        check_steps(lr_rescheduling_steps=lr_rescheduling_steps, warmup_steps=warmup_steps)
         for name, value, allowed in (("backward", backward, BACKWARDS), ("draw", draw, DRAWS)):
             if value not in allowed:
                 raise UserError(f"method.hogwild.{name}={value}: one of {', '.join(allowed)}{suggest(value, allowed)}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.history import History, make_rings
-from pipemare_exp.pipeline.method import Asynchronous, rescheduled
+from pipemare_exp.pipeline.method import Asynchronous
 from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.pipeline.versions import history_depth
 
@@ -33,13 +33,12 @@ class PipeMare(Asynchronous):
     """
 
     def __init__(self, lr_rescheduling_steps: int = 0, decay: float | None = None, warmup_steps: int = 0) -> None:
-        super().__init__(warmup_steps)
+        super().__init__(lr_rescheduling_steps, warmup_steps)
         if decay is not None and not 0.0 < decay < 1.0:
             raise UserError(
                 f"discrepancy_correction.decay={decay}: D must lie between 0 and 1 (both excluded); the default is "
                 "e^-2 = 0.1353"
             )
-        self.lr_rescheduling_steps = lr_rescheduling_steps
         self.decay = decay
         parts = ["t1"] * (lr_rescheduling_steps > 0) + ["t2"] * (decay is not None) + ["t3"] * (warmup_steps > 0)
         self.label = "+".join(parts) or "async"
@@ -92,8 +91,8 @@ class PipeMare(Asynchronous):
         if self.decay is None or step < self.warmup_steps:
             return
         for stage, ring in enumerate(self.rings.get("estimate", [])):
-            if ring is not None:
-                delta = self.buffers["delta"][stage]
+            delta = self.buffers["delta"][stage]
+            if ring is not None and delta is not None:
                 gap = self._recompute_gaps[stage]
                 torch.add(history.version(stage, step), delta, alpha=-gap, out=ring.slot(step))
 
@@ -101,9 +100,6 @@ class PipeMare(Asynchronous):
         if self.decay is None or step < self.warmup_steps:
             return super().backward(step, microbatch)
         return [Read(step, -tau, "delta") if tau > 0 else Read(step) for tau in self.tau]
-
-    def rate_factors(self, step: int) -> list[float]:
-        return rescheduled(self.tau, step - self.warmup_steps, self.lr_rescheduling_steps)
 
     def tracks(self) -> list[bool]:
         return [self.decay is not None and tau > 0 for tau in self.tau]

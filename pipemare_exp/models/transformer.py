@@ -93,7 +93,7 @@ def _encoder_layer(layer: nn.Module) -> Any:
     return run
 
 
-def _decoder_layer(decoder: nn.Module, layer: nn.Module, with_attention: bool) -> Any:
+def _decoder_layer(decoder: Any, layer: nn.Module, with_attention: bool) -> Any:
     """`with_attention`: fairseq asks its last layer for attention weights, which takes another path of the kernel."""
 
     def run(state: State) -> State:
@@ -161,7 +161,7 @@ def build(
     return model
 
 
-def run_once(model: Transformer) -> None:
+def run_once(model: Any) -> None:
     """One forward of one short sentence: enough for every module to be called. Draws no random number in eval mode."""
     device = model.encoder.embed_tokens.weight.device
     eos = model.encoder.dictionary.eos()

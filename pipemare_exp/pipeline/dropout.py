@@ -39,7 +39,7 @@ class KeyedDropout:
         else:
             self._generator = torch.default_generator
         for name, module in model.named_modules():
-            if isinstance(module, tuple(_DROPOUTS)):
+            if any(isinstance(module, kind) for kind in _DROPOUTS):
                 module.register_forward_pre_hook(lambda m, _, n=name: self._seed_call(n, m))
 
     def _seed_call(self, name: str, module: nn.Module) -> None:
@@ -54,12 +54,14 @@ class KeyedDropout:
         """Within: a forward of `microbatch` (index in its minibatch) of `step`, its calls counted from 0.
 
         The generator starts from a key of its own here, so that random operations other than the registered dropouts
-        are repeatable too.
+        are repeatable too, and is afterwards as it was.
         """
         self._place = (step, microbatch)
         self._calls.clear()
+        before = self._generator.get_state()
         self._generator.manual_seed(key(self.seed, step, microbatch))
         try:
             yield
         finally:
             self._place = None
+            self._generator.set_state(before)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from pipemare_exp.pipeline.stages import Unit, group
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Clip = tuple[str, float] | None
+T = TypeVar("T")
 
 
 class Emulator:
@@ -74,6 +75,7 @@ class Emulator:
         self.history = History(self.flat.stages, method.depths())
         self.optimizer = optimizer([{"params": [stage], "lr": 0.0} for stage in self.flat.stages])
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
+        model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
         self.rates = [0.0] * len(weights)
         self._loaded = [Read(0)] * len(weights)
 
@@ -90,8 +92,8 @@ class Emulator:
         """
         if len(microbatches) != self.microbatches:
             raise ValueError(f"{len(microbatches)} microbatches given, the pipeline has {self.microbatches}")
-        if torch.is_autocast_enabled(self.flat.weights.device.type):
-            raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
+        self.flat.check()
+        self._refuse_autocast()
         step = self.step_index
         self.flat.gradients.zero_()
         total = torch.zeros((), device=self.flat.weights.device)
@@ -103,6 +105,10 @@ class Emulator:
             total = total + run(step, n, microbatch, loss)
         self._update(step, rate)
         return total
+
+    def _refuse_autocast(self, *_: Any) -> None:
+        if self.model.training and torch.is_autocast_enabled(self.flat.weights.device.type):
+            raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
 
     def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
         with self.dropout.at(step, n):
@@ -128,7 +134,7 @@ class Emulator:
             together = [self.flat.stages] if self.clip[0] == "global" else [[s] for s in self.flat.stages]
             for stages in together:
                 nn.utils.clip_grad_norm_(stages, self.clip[1])
-        self.method.transform_gradients(step, [stage.grad for stage in self.flat.stages])
+        self.method.transform_gradients(step, self.flat.stage_gradients)
         self.rates = [rate * factor for factor in self.method.rate_factors(step)]
         for parameters, stage_rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             parameters["lr"] = stage_rate
@@ -151,19 +157,20 @@ class Emulator:
         for stage, (wanted, loaded) in enumerate(zip(reads, self._loaded, strict=True)):
             if wanted == loaded:
                 continue
-            live = self.history.live[stage]
-            if wanted.ring is None:
-                source = self.history.version(stage, wanted.version)
-            else:
-                source = self.method.rings[wanted.ring][stage].slot(wanted.version)
+            live, source = self.history.live[stage], self._source(stage, wanted)
             if wanted.buffer is None:
                 targets.append(live)
                 sources.append(source)
             else:
-                torch.add(source, self.method.buffers[wanted.buffer][stage], alpha=wanted.coef, out=live)
+                torch.add(source, _held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
         if targets:
             torch._foreach_copy_(targets, sources)
         self._loaded = list(reads)
+
+    def _source(self, stage: int, read: Read) -> Tensor:
+        if read.ring is None:
+            return self.history.version(stage, read.version)
+        return _held(self.method.rings[read.ring][stage]).slot(read.version)
 
     @contextmanager
     def evaluation(self) -> Iterator[nn.Module]:
@@ -203,7 +210,10 @@ class Emulator:
         }
 
     def state_dict(self) -> dict:
-        """All that training bit for bit onwards needs: weights and their history, optimizer, method, model buffers."""
+        """All that training bit for bit onwards needs: weights and their history, optimizer, method, model buffers.
+
+        The tensors are the ones in use, not copies: save the state, or copy it, before the next step.
+        """
         self._load_current()
         return {
             "boundaries": self.boundaries,
@@ -227,3 +237,9 @@ class Emulator:
         for name, buffer in self.model.named_buffers():
             buffer.copy_(state["buffers"][name])
         self._loaded = [Read(self.step_index)] * len(self._loaded)
+
+
+def _held(value: T | None) -> T:
+    """`value`, which the method promised to hold for the stages whose reads name it."""
+    assert value is not None
+    return value

@@ -45,12 +45,14 @@ class FlatWeights:
         for stage in chosen:
             self._views.append([(p, self._adopt(p, next(places))) for p in stage])
         self.stages: list[nn.Parameter] = []
+        self.stage_gradients: list[Tensor] = []
         for start, end in zip(starts, [*starts[1:], total], strict=True):
             edges = [start + (end - start) * part // split for part in range(split + 1)]
             for low, high in zip(edges, edges[1:], strict=False):
                 flat = nn.Parameter(self.weights[low:high])
                 flat.grad = self.gradients[low:high]
                 self.stages.append(flat)
+                self.stage_gradients.append(flat.grad)
 
     def _adopt(self, parameter: nn.Parameter, offset: int) -> Tensor:
         size, stride = parameter.size(), parameter.stride()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
+from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.history import History, Ring
 from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.pipeline.versions import history_depth, mean_delays, recompute_delays, slot_delays
@@ -31,6 +33,8 @@ class Method:
 
     label = ""
     synchronous = True
+    cannot: ClassVar[dict[str, str]] = {}
+    """Options that other methods have and this one refuses, each with the reason."""
 
     def bind(
         self,
@@ -101,14 +105,16 @@ class Method:
 class Asynchronous(Method):
     """A method whose forward reads the version that a pipeline without flushes has at that moment.
 
-    The forward of microbatch n of step t at stage s reads version max(M, t + floor((n - L_s)/N)); steps before M run
-    synchronously and everything in them reads version t.
+    The forward of microbatch n of step t at stage s reads version max(M, t + floor((n - L_s)/N)); steps before
+    M = `warmup_steps` run synchronously (T3) and everything in them reads version t. T1 with K =
+    `lr_rescheduling_steps`: see `rescheduled`.
     """
 
     synchronous = False
 
-    def __init__(self, warmup_steps: int = 0) -> None:
-        self.warmup_steps = warmup_steps
+    def __init__(self, lr_rescheduling_steps: int = 0, warmup_steps: int = 0) -> None:
+        check_steps(lr_rescheduling_steps=lr_rescheduling_steps, warmup_steps=warmup_steps)
+        self.lr_rescheduling_steps, self.warmup_steps = lr_rescheduling_steps, warmup_steps
 
     def bind(
         self,
@@ -126,9 +132,19 @@ class Asynchronous(Method):
             return super().forward(step, microbatch)
         return [Read(max(self.warmup_steps, step + age)) for age in self._ages[microbatch]]
 
+    def rate_factors(self, step: int) -> list[float]:
+        return rescheduled(self.tau, step - self.warmup_steps, self.lr_rescheduling_steps)
+
     def depths(self) -> list[int | None]:
         depths = [history_depth(delay, self.microbatches) for delay in self.delays]
         return [depth if depth > 0 else None for depth in depths]
+
+
+def check_steps(**steps: int) -> None:
+    """Raise UserError for a number of steps below 0."""
+    for name, value in steps.items():
+        if value < 0:
+            raise UserError(f"{name}={value}: a number of optimizer steps, at least 0 (0 switches it off)")
 
 
 def rescheduled(delays: Sequence[float], since: int, steps: int) -> list[float]:

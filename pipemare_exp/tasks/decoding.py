@@ -47,8 +47,8 @@ def search(
     `sources` are 1-D integer tensors that end in end-of-sentence. `model` is in eval mode and stays as it is.
     A source longer than the model's positions loses what is too much at its end.
     """
-    limit = model.encoder.max_positions()
-    eos, device = dictionary.eos(), model.encoder.embed_tokens.weight.device
+    encoder: Any = model.encoder
+    limit, device, eos = encoder.max_positions(), encoder.embed_tokens.weight.device, dictionary.eos()
     cut = [s if len(s) <= limit else torch.cat([s[: limit - 1], s.new_tensor([eos])]) for s in sources]
     generator = door.generator([model], target, beam, length_penalty, MAX_RATIO, MAX_EXTRA)
     found = [""] * len(cut)

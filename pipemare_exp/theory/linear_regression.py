@@ -45,9 +45,7 @@ def loss(data: RegressionData, weights: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(value), value, np.inf)
 
 
-def final_losses(
-    data: RegressionData, alphas: Sequence[float], delays: Sequence[int], steps: int
-) -> np.ndarray:
+def final_losses(data: RegressionData, alphas: Sequence[float], delays: Sequence[int], steps: int) -> np.ndarray:
     """f after `steps` updates from w = 0, shape [delays, alphas]; inf where it overflows."""
     grid = np.asarray(alphas, dtype=np.float64)
     return np.stack([loss(data, _run(data, grid, delay, steps)[0]) for delay in delays])
@@ -63,9 +61,7 @@ def grows(data: RegressionData, alphas: Sequence[float] | np.ndarray, delay: int
     return ~(longest[3] <= longest[1])
 
 
-def measured_edge(
-    data: RegressionData, delay: int, low: float, high: float, precision: float = 0.005
-) -> float:
+def measured_edge(data: RegressionData, delay: int, low: float, high: float, precision: float = 0.005) -> float:
     """The largest step size in (low, high) before the first that grows, to a relative `precision`.
 
     Runs last 400 (tau + 1) steps: 1 % beyond the edge the distance grows by a factor of about e^(0.005 /

@@ -53,9 +53,7 @@ class Recursion:
             object.__setattr__(self, "delay_backward", self.delay_forward)
         forward, backward = self.delay_forward, self.delay_backward
         if not (isinstance(forward, int) and isinstance(backward, int) and 0 <= backward <= forward):
-            raise UserError(
-                f"delays tau_f = {forward}, tau_b = {backward}; allowed: integers with 0 <= tau_b <= tau_f"
-            )
+            raise UserError(f"delays tau_f = {forward}, tau_b = {backward}; allowed: integers with 0 <= tau_b <= tau_f")
         if self.curvature <= 0:
             raise UserError(f"curvature {self.curvature}; it must be above 0, else nothing is stable")
         if not 0 <= self.momentum < 1:
@@ -189,7 +187,7 @@ def gamma_of(decay: float, gap: float) -> float:
 
 
 def lemma_1(delay: float, curvature: float = 1.0) -> float:
-    """Lemma 1, exact, all weights tau steps late: stable iff 0 <= alpha <= (2 / lambda) sin(pi / (4 tau + 2))."""
+    """Lemma 1, exact, weights tau steps late: stable iff 0 <= alpha <= (2/lambda) sin(pi / (4 tau + 2))."""
     return 2.0 / curvature * math.sin(math.pi / (4 * delay + 2))
 
 

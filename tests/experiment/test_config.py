@@ -40,6 +40,9 @@ def test_each_image_task_has_the_seven_methods(task: str) -> None:
 def test_labels() -> None:
     labels = [resolved(f"method={name}").method.label for name in METHOD_FILES]
     assert labels == ["gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3"]
+    assert resolved("method=hogwild").method.label == "hogwild"
+    assert resolved("method=hogwild_t1").method.label == "hogwild+t1"
+    assert config.run_name(resolved("method=hogwild_t1")).startswith("digits-hogwild_t1-demo-s0-")
     assert resolved("method=t1", "method.sync_warmup.enabled=true").method.label == "t1+t3"
 
 
@@ -134,6 +137,11 @@ def test_a_wrong_override_is_told_in_two_lines_with_the_remedy(override: str) ->
         (["method=gpipe", "method.lr_rescheduling.enabled=true"], "every delay tau is 0"),
         (["method=gpipe", "method.discrepancy_correction.enabled=true"], "every delay tau is 0"),
         (["method=gpipe", "method.sync_warmup.enabled=true"], "nothing to warm up"),
+        (["method=hogwild", "method.discrepancy_correction.enabled=true"], "delays are random"),
+        (["method=hogwild", "pipeline.recompute=2"], "random delays have no schedule"),
+        (["method=gpipe", "pipeline.recompute=2"], "alternating slots only"),
+        (["pipeline=alternating", "pipeline.recompute=2"], "no room for a recomputation"),
+        (["pipeline.split=2", "pipeline.recompute=2"], "a split unit cannot be cut"),
         (["optimizer.momentum=0", "optimizer.nesterov=true"], "momentum above 0"),
         (["schedule=inverse_sqrt", "schedule.warmup_steps=0"], "at least 1"),
         (["pipeline.stages=3", "pipeline.boundaries=[0,2]"], "set one only"),
@@ -199,6 +207,7 @@ def test_the_hash_is_that_of_the_canonical_json() -> None:
         "optimizer.clip_norm=3",  # nothing is clipped
         "schedule.final_fraction=0.5",  # not a cosine
         "optimizer.betas=[0.5,0.5]",  # not Adam
+        "method.hogwild.delay_scale=2",  # not Hogwild!
     ],
 )
 def test_what_cannot_change_the_result_does_not_change_the_hash(override: str) -> None:
@@ -215,6 +224,8 @@ def test_what_cannot_change_the_result_does_not_change_the_hash(override: str) -
         "pipeline.microbatches=4",
         "pipeline.stages=3",
         "pipeline=alternating",
+        "pipeline.recompute=3",
+        "pipeline.split=2",
         "method=t1",
         "method.lr_rescheduling.steps=301",
         "data.augment=true",

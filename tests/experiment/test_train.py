@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import assemble, config, loop
+from pipemare_exp.experiment import assemble, config
 from pipemare_exp.experiment.evaluate import evaluate
 from pipemare_exp.experiment.run_directory import Run, find_runs
 from pipemare_exp.experiment.train import Result, train
@@ -36,6 +36,7 @@ TINY = [
 ]
 METHODS = {
     "gpipe": [],
+    "hogwild_t1": ["method.lr_rescheduling.steps=10"],
     "pipedream": [],
     "t1_t2": ["method.lr_rescheduling.steps=10"],
     "pipemare": [
@@ -79,7 +80,7 @@ class Killed(BaseException):
 
 
 def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = loop.Emulator.step if hasattr(loop, "Emulator") else assemble.Emulator.step
+    original = assemble.Emulator.step
 
     def dying(self, *args, **kwargs):
         if self.step_index == step:
@@ -126,7 +127,7 @@ def test_kill_and_resume_is_bitwise_the_undisturbed_run(
     whole, _ = run_once(overrides, tmp_path / "whole")
     assert whole.outcome == "finished"
 
-    at = {"gpipe": 8, "pipedream": 5, "t1_t2": 4, "pipemare": 23}[method]  # 4 and 5: within the fill
+    at = {"gpipe": 8, "hogwild_t1": 7, "pipedream": 5, "t1_t2": 4, "pipemare": 23}[method]  # 4 and 5: within the fill
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(at, patch)
         run_once(overrides, tmp_path / "killed")
@@ -239,9 +240,7 @@ def test_weights_that_are_not_finite_after_a_finite_loss_are_a_divergence(
     assert (done.outcome, done.summary["step"]) == ("diverged", 2)
 
 
-def test_an_exception_is_recorded_and_the_run_goes_on_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_is_recorded_and_the_run_goes_on_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = [*TINY, "method=gpipe", "max_steps=7"]
     original = assemble.Emulator.step
 
@@ -322,7 +321,7 @@ def start_and_signal(overrides: list[str], runs: Path, after: int, number: int) 
 
 
 def test_sigterm_then_sigkill_then_go_on_equals_the_undisturbed_run(tmp_path: Path) -> None:
-    overrides = [*TINY, "method=pipemare", "max_steps=400", "log_every=2", "checkpoint.every_steps=50", "threads=1"]
+    overrides = [*TINY, "method=pipemare", "max_steps=160", "log_every=2", "checkpoint.every_steps=20", "threads=1"]
     code, output = start_and_signal(overrides, tmp_path / "disturbed", 4, signal.SIGTERM)
     assert code == 143, output
     assert "interrupted at step" in output and "goes on" in output
@@ -330,14 +329,15 @@ def test_sigterm_then_sigkill_then_go_on_equals_the_undisturbed_run(tmp_path: Pa
     first = run.status["step"]
     assert run.outcome == "interrupted" and last_state(run)["step"] == first
 
-    code, output = start_and_signal(overrides, tmp_path / "disturbed", first + 55, signal.SIGKILL)
+    code, output = start_and_signal(overrides, tmp_path / "disturbed", first + 30, signal.SIGKILL)
     assert code == -signal.SIGKILL, output
-    assert f"resumed from step {first} of 400" in output
+    assert f"resumed from step {first} of 160" in output
     assert run.outcome == "interrupted"
 
     out = io.StringIO()
     resumed = train(config.load(overrides), overrides, runs=tmp_path / "disturbed", out=out)
     second = resumed.summary["resumed_from"][1]
-    assert resumed.summary["resumed_from"][0] == first and second > first and second % 50 in (0, 50 % 22, 22)
+    assert resumed.summary["resumed_from"][0] == first and second > first
+    assert second % 20 == 0 or second % 22 == 0  # a periodic checkpoint, or one at an epoch's end
     whole = train(config.load(overrides), overrides, runs=tmp_path / "whole", out=out)
     assert_same_run(resumed.run, whole.run)

@@ -7,9 +7,7 @@ from torch import Tensor, nn
 class _Noting(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, seen):
-        ctx.save_for_backward(
-            weight
-        )  # as real operations do: the backward looks at the storage it finds then
+        ctx.save_for_backward(weight)  # as real operations do: the backward looks at the storage it finds then
         ctx.seen = seen
         seen["forward"].append(weight.detach().flatten().clone())
         return x * 1.0

@@ -22,9 +22,7 @@ OPTIMIZERS = [
 def build(label, optimizer=OPTIMIZERS[0], seed=0, slots="duplex"):
     """Warm-up of 3 steps with T3, so that the filling of 2 steps lies at 3 and 4; T1 over 6 steps."""
     net = mixed_net(torch.float32, seed)
-    return net, emulator(
-        net, EXAMPLE, BOUNDARIES, rule(label, 3, N, slots, k=6, warmup=3), optimizer, N, seed=3
-    )
+    return net, emulator(net, EXAMPLE, BOUNDARIES, rule(label, 3, N, slots, k=6, warmup=3), optimizer, N, seed=3)
 
 
 def everything(net, fast):
@@ -39,9 +37,7 @@ def everything(net, fast):
 
 
 def train(fast, data, start=0):
-    return [
-        fast.step(minibatch, loss, 0.02 + 0.01 * (step % 3)) for step, minibatch in enumerate(data, start)
-    ]
+    return [fast.step(minibatch, loss, 0.02 + 0.01 * (step % 3)) for step, minibatch in enumerate(data, start)]
 
 
 @pytest.mark.parametrize("label", METHODS)

@@ -108,9 +108,7 @@ def test_convolution_batchnorm_dropout_linear(label, slots, stages, N, optimizer
     gradient, walker = two_weight_gradient(net)
     described = rule(label, stages, N, slots)
     rate = 0.02 if optimizer in ("momentum", "nesterov") else 0.004
-    worst, _ = against_reference(
-        net, gradient, (2, 6, 6), described, CUTS[6, stages], OPTIMIZERS[optimizer], rate
-    )
+    worst, _ = against_reference(net, gradient, (2, 6, 6), described, CUTS[6, stages], OPTIMIZERS[optimizer], rate)
     assert worst < 1e-10
     for name, (mean, var) in walker.statistics.items():
         module = net.get_submodule(name)
@@ -138,9 +136,7 @@ def test_methods_differ_in_this_comparison():
     for label in METHODS:
         net = dense_net()
         described = rule(label, 4, 3, "duplex")
-        _, slow = against_reference(
-            net, dense_gradient, (5,), described, CUTS[4, 4], OPTIMIZERS["momentum"], 0.02
-        )
+        _, slow = against_reference(net, dense_gradient, (5,), described, CUTS[4, 4], OPTIMIZERS["momentum"], 0.02)
         ends[label] = torch.cat([w.flatten() for w in slow.weights().values()])
     labels = list(ends)
     for i, a in enumerate(labels):
@@ -151,9 +147,7 @@ def test_methods_differ_in_this_comparison():
 def test_reference_reads_grow_to_the_delay():
     """Past the fill the versions that the reference read are L_s/N behind, averaged over the microbatches."""
     described = rule("async", 4, 3, "duplex")
-    _, slow = against_reference(
-        dense_net(), dense_gradient, (5,), described, CUTS[4, 4], OPTIMIZERS["momentum"], 0.02
-    )
+    _, slow = against_reference(dense_net(), dense_gradient, (5,), described, CUTS[4, 4], OPTIMIZERS["momentum"], 0.02)
     for s in range(4):
         late = [t - version for t, _, stage, version in slow.read if stage == s and t in (20, 21, 22)]
         assert sum(late) / len(late) == pytest.approx((2 * (4 - s) - 1) / 3)

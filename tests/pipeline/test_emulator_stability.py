@@ -37,9 +37,7 @@ def test_edge_of_stability():
         curvature[stage] = torch.tensor([0.99, 1.01]) * edge / alpha
     net = Quadratics()
     x = torch.ones(1, dtype=torch.float64)
-    fast = emulator(
-        net, x, range(5), methods.build("pipemare"), lambda g: torch.optim.SGD(g, foreach=True), 1
-    )
+    fast = emulator(net, x, range(5), methods.build("pipemare"), lambda g: torch.optim.SGD(g, foreach=True), 1)
 
     def loss(model, given):
         return (0.5 * curvature * model(given) ** 2).sum()
@@ -56,9 +54,7 @@ def test_edge_of_stability():
     for column, tau in enumerate(DELAYS.values()):
         for which in (0, 1):
             lam = float(curvature[{9: 0, 3: 3, 1: 4}[tau], which])
-            polynomial = torch.zeros(
-                tau + 1, tau + 1, dtype=torch.float64
-            )  # companion of z^(tau+1) - z^tau + a lambda
+            polynomial = torch.zeros(tau + 1, tau + 1, dtype=torch.float64)  # companion of z^(tau+1) - z^tau + a lambda
             polynomial[0, 0], polynomial[0, -1] = 1.0, -alpha * lam
             polynomial[1:, :-1] += torch.eye(tau)
             root = torch.linalg.eigvals(polynomial).abs().max()

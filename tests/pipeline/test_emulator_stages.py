@@ -112,15 +112,9 @@ def test_the_bottleneck_is_the_smallest_possible():
         costs = [draw.choice([1, 2, 3, 7, 40, draw.randint(1, 99)]) for _ in range(draw.randint(1, 9))]
         for stages in range(1, len(costs) + 1):
             found = choose_boundaries(costs, stages)
-            assert (
-                len(found) == stages
-                and found[0] == 0
-                and found == sorted(set(found))
-                and found[-1] < len(costs)
-            )
+            assert len(found) == stages and found[0] == 0 and found == sorted(set(found)) and found[-1] < len(costs)
             best = min(
-                bottleneck(costs, [0, *inner])
-                for inner in itertools.combinations(range(1, len(costs)), stages - 1)
+                bottleneck(costs, [0, *inner]) for inner in itertools.combinations(range(1, len(costs)), stages - 1)
             )
             assert bottleneck(costs, found) == best
             assert found == choose_boundaries(tuple(costs), stages)

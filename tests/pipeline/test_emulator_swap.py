@@ -108,11 +108,7 @@ def test_swap_between_forward_and_backward(name, layout, dtype):
     layout = torch.channels_last if layout == "channels_last" else torch.contiguous_format
     torch.manual_seed(0)
     net = make().to(dtype).to(memory_format=layout)
-    x = (
-        torch.randint(0, 9, (3, 4))
-        if shape is None
-        else torch.randn(shape).to(dtype).to(memory_format=layout)
-    )
+    x = torch.randint(0, 9, (3, 4)) if shape is None else torch.randn(shape).to(dtype).to(memory_format=layout)
     a = {k: torch.randn_like(p) * 0.5 + (p.dim() == 1) for k, p in net.named_parameters()}
     b = {k: torch.randn_like(p) * 0.5 + (p.dim() == 1) for k, p in net.named_parameters()}
     for k, p in net.named_parameters():
@@ -124,9 +120,7 @@ def test_swap_between_forward_and_backward(name, layout, dtype):
     got = probe(net, x.requires_grad_() if x.is_floating_point() else x, b, direction)
     for k, value in right.items():
         assert got[k].dtype == dtype
-        if (
-            value.norm() < 1e-9 * flat(right).norm()
-        ):  # a bias before a normalisation: exactly 0, computed as rounding
+        if value.norm() < 1e-9 * flat(right).norm():  # a bias before a normalisation: exactly 0, computed as rounding
             assert got[k].double().norm() < TOLERANCE[dtype] * flat(right).norm()
         else:
             assert (got[k].double() - value).norm() <= TOLERANCE[dtype] * value.norm(), k

@@ -25,9 +25,9 @@ OPTIMIZERS = {
 
 
 def plain_net(dtype):
-    # In bfloat16 torch's own `add(alpha=)` rounds twice in the last elements of a tensor, those that do not
-    # fill vector registers (up to 63), and once in the rest: an optimizer over separate parameters then differs
-    # from the same over one buffer. With sizes that are multiples of 64 there are no such elements.
+    # In bfloat16 torch's own `add(alpha=)` rounds twice in the last elements of a tensor, those that do not fill
+    # vector registers (up to 63), and once in the rest: an optimizer over separate parameters then differs from
+    # one over a flat buffer. With sizes that are multiples of 64 there are no such elements.
     return mixed_net(dtype) if dtype != torch.bfloat16 else mixed_net(dtype, sizes=(64, 64, 64, 64))
 
 
@@ -126,9 +126,7 @@ def test_one_stage_in_alternating_slots_has_no_delay(label):
         net,
         data[0][0][0],
         [0],
-        Rule(
-            label, 1, 3, "alternating", 9 if label == "pipemare" else 0, 0.2 if label == "pipemare" else None
-        ),
+        Rule(label, 1, 3, "alternating", 9 if label == "pipemare" else 0, 0.2 if label == "pipemare" else None),
         OPTIMIZERS["sgd"],
         3,
         seed=SEED,
@@ -162,12 +160,8 @@ def test_dropout_ignores_the_cut_and_other_draws(boundaries):
     net = mixed_net(torch.float32)
     for name, module in net.named_modules():
         if isinstance(module, nn.Dropout):
-            module.register_forward_hook(
-                lambda m, args, out, name=name: seen.append((name, args[0].detach(), out))
-            )
-    fast = emulator(
-        net, torch.zeros(2, 2, 6, 6), boundaries, Rule("gpipe", len(boundaries), 3), SGD(), 3, seed=SEED
-    )
+            module.register_forward_hook(lambda m, args, out, name=name: seen.append((name, args[0].detach(), out)))
+    fast = emulator(net, torch.zeros(2, 2, 6, 6), boundaries, Rule("gpipe", len(boundaries), 3), SGD(), 3, seed=SEED)
     seen.clear()
     for step, minibatch in enumerate(minibatches((2, 6, 6), 3, 4, torch.float32)):
         torch.rand(1 + 3 * step)

@@ -114,10 +114,7 @@ def named_units(net: nn.Module) -> list[list[str]]:
 
 def cut(units: Sequence[Sequence[str]], boundaries: Sequence[int]) -> list[list[str]]:
     ends = [*boundaries[1:], len(units)]
-    return [
-        [name for unit in units[start:end] for name in unit]
-        for start, end in zip(boundaries, ends, strict=True)
-    ]
+    return [[name for unit in units[start:end] for name in unit] for start, end in zip(boundaries, ends, strict=True)]
 
 
 def rule(

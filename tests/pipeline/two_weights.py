@@ -60,9 +60,7 @@ class Normalise(torch.autograd.Function):
         grad_scale = (grad * normal).sum(over, keepdim=True)
         inner = grad * scale_back
         back = inverse * (
-            inner
-            - inner.mean(ctx.dims, keepdim=True)
-            - normal * (inner * normal).mean(ctx.dims, keepdim=True)
+            inner - inner.mean(ctx.dims, keepdim=True) - normal * (inner * normal).mean(ctx.dims, keepdim=True)
         )
         return back, grad_scale, None, None, None
 

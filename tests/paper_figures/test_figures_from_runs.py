@@ -1,0 +1,210 @@
+"""Figures of real tiny runs: every number in a CSV against one worked out here from the runs' own files."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paper_figures import metric_over_epochs, registry, rows
+from pipemare_exp import cli
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.run_directory import find_runs
+
+T_975 = {1: 12.706204736, 2: 4.30265273}  # Student's t, 97.5 %, by degrees of freedom
+STAGES, MICROBATCHES, PER_EPOCH = 6, 8, 22
+
+
+def logged(root: Path, method: str, seed: int | None = None, rate: str | None = None) -> list[list[float]]:
+    """Accuracies over epochs of a method's runs, read straight from metrics.jsonl."""
+    found = []
+    for folder in sorted(root.iterdir()):
+        if not folder.name.startswith(f"digits-{method}-"):
+            continue
+        overrides = json.loads((folder / "overrides.json").read_text())
+        rates = [one for one in overrides if one.startswith("optimizer.rate")]
+        wanted = [] if rate is None else [f"optimizer.rate={rate}"]
+        if rates != wanted or (seed is not None and f"seed={seed}" not in overrides):
+            continue
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        found.append([line["accuracy"] for line in lines if line["kind"] == "eval"])
+    assert found
+    return found
+
+
+def number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
+    paths = metric_over_epochs.draw(find_runs(tiny_runs), "digits", tmp_path / "figure")
+    assert [path.suffix for path in paths] == [".svg", ".png", ".csv"]
+    assert Image.open(paths[1]).info["dpi"] == pytest.approx((200, 200), abs=0.1)
+    # runs with another rate are of another setting: `draw` was given them all, so they must be told apart
+    lines = [line for line in table(paths[2]) if line["method"] == "t1+t2+t3"]
+    curves = logged(tiny_runs, "pipemare")
+    assert len(curves) == 3
+    for line, values in zip(lines, zip(*curves, strict=True), strict=True):
+        half = T_975[2] * statistics.stdev(values) / math.sqrt(3)
+        assert float(line["mean"]) == pytest.approx(statistics.mean(values), rel=1e-9)
+        assert float(line["low"]) == pytest.approx(max(0, statistics.mean(values) - half), rel=1e-7)
+        assert float(line["high"]) == pytest.approx(min(100, statistics.mean(values) + half), rel=1e-7)
+        assert line["n"] == "3"
+    single = [line for line in table(paths[2]) if line["method"] == "pipedream"]
+    assert [float(line["mean"]) for line in single] == pytest.approx(logged(tiny_runs, "pipedream")[0])
+    assert all(line["low"] == "" for line in single)
+
+
+def test_modelled_time_charges_the_flush(tiny_runs, tmp_path, table):
+    logged_rows = rows.read(tiny_runs)
+    entry = registry.find(["metric_over_time_digits"])[0]
+    paths = entry.make(tmp_path, logged_rows, "demo")
+    ratio = (MICROBATCHES + STAGES - 1) / MICROBATCHES
+    for line in table(paths[2]):
+        step = int(line["epoch"]) * PER_EPOCH
+        # T3's warm-up, 66 steps, is longer than these runs
+        expected = step * ratio if line["method"] in ("gpipe", "t1+t2+t3") else step
+        assert float(line["x"]) == pytest.approx(expected)
+
+
+def test_table2_against_the_files(tiny_runs, tmp_path, table):
+    entry = registry.find(["table2_digits"])[0]
+    paths = entry.make(tmp_path, rows.read(tiny_runs), "demo")
+    lines = {line["method"]: line for line in table(paths[2])}
+    best = [max(curve) for curve in logged(tiny_runs, "gpipe")]
+    target = statistics.mean(best) - 1.0
+    assert float(lines["gpipe"]["best_mean"]) == pytest.approx(statistics.mean(best))
+    assert float(lines["gpipe"]["target"]) == pytest.approx(target)
+    for label, name in (("gpipe", "gpipe"), ("t1+t2+t3", "pipemare"), ("pipedream", "pipedream")):
+        firsts = [
+            next((epoch for epoch, value in enumerate(curve, 1) if value >= target), None)
+            for curve in logged(tiny_runs, name)
+        ]
+        assert int(lines[label]["reached"]) == sum(first is not None for first in firsts)
+        if None in firsts:
+            assert lines[label]["epochs_to_target"] == ""
+        else:
+            assert float(lines[label]["epochs_to_target"]) == pytest.approx(statistics.mean(firsts))
+    ratio = (MICROBATCHES + STAGES - 1) / MICROBATCHES
+    assert float(lines["gpipe"]["throughput_over_gpipe"]) == pytest.approx(1)
+    assert float(lines["pipedream"]["throughput_over_gpipe"]) == pytest.approx(ratio)
+    # weights and momentum; P/N for the stash; one W for T2
+    assert float(lines["gpipe"]["memory_W"]) == 2
+    assert float(lines["pipedream"]["memory_W"]) == pytest.approx(2 + STAGES / MICROBATCHES)
+    assert float(lines["t2"]["memory_W"]) == 3
+    assert float(lines["t1"]["memory_W"]) == 2
+    text = paths[0].read_text()
+    assert "| GPipe (synchronous) | 3 (0) |" in text
+
+
+def test_table3_pairs_by_seed(tiny_runs, tmp_path, table):
+    paths = registry.find(["table3_digits"])[0].make(tmp_path, rows.read(tiny_runs), "demo")
+    lines = {line["method"]: line for line in table(paths[2])}
+    gaps = [
+        max(logged(tiny_runs, "pipemare", seed)[0]) - max(logged(tiny_runs, "gpipe", seed)[0]) for seed in (0, 1, 2)
+    ]
+    assert float(lines["t1+t2+t3"]["difference"]) == pytest.approx(statistics.mean(gaps), abs=1e-9)
+    half = T_975[2] * statistics.stdev(gaps) / math.sqrt(3)
+    assert float(lines["t1+t2+t3"]["difference_half_width"]) == pytest.approx(half, abs=1e-7)
+    assert lines["t1"]["pairs"] == "1"
+    assert lines["t1"]["difference_half_width"] == ""
+    assert r"\toprule" in paths[1].read_text()
+
+
+def test_ablation_holds_every_run_once(tiny_runs, tmp_path, table):
+    paths = registry.find(["ablation_digits"])[0].make(tmp_path, rows.read(tiny_runs), "demo")
+    best = [line for line in table(paths[2]) if line["panel"] == "best"]
+    assert len(best) == 11  # 3 + 3 seeds, and one each of five other methods; no run of another rate
+    for line in best:
+        name = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}.get(line["method"], line["method"])
+        assert float(line["best"]) == pytest.approx(max(logged(tiny_runs, name, int(line["seed"]))[0]))
+
+
+def test_sensitivity_to_the_rate(tiny_runs, tmp_path, table):
+    paths = registry.find(["sensitivity_rate_digits"])[0].make(tmp_path, rows.read(tiny_runs), "demo")
+    lines = {float(line["value"]): line for line in table(paths[2])}
+    assert {line["method"] for line in lines.values()} == {"t1"}
+    slow = [max(curve) for curve in logged(tiny_runs, "t1", rate="0.01")]
+    assert len(slow) == 2
+    assert float(lines[0.01]["best_mean"]) == pytest.approx(statistics.mean(slow))
+    assert float(lines[0.01]["best_half_width"]) == pytest.approx(
+        T_975[1] * statistics.stdev(slow) / math.sqrt(2), rel=1e-6
+    )
+    assert lines[1000.0]["diverged"] == "1"
+    assert lines[1000.0]["best_mean"] == ""
+    assert lines[0.05]["n"] == "1"
+
+
+def test_a_diverged_run_is_marked_where_it_ended(tiny_runs, tmp_path, table):
+    lost = [run for run in find_runs(tiny_runs) if run.outcome == "diverged"]
+    assert len(lost) == 1
+    paths = metric_over_epochs.draw(lost, "digits", tmp_path / "figure")
+    (line,) = [line for line in table(paths[2]) if line["diverged_at_step"]]
+    assert int(line["diverged_at_step"]) == lost[0].result["step"]
+    assert line["epoch"] == "0"
+    assert line["mean"] == ""
+
+
+def test_committed_rows_redraw_the_same_bytes(tiny_runs, tmp_path):
+    committed = tmp_path / "committed"
+    assert cli.main(["figures", "--runs", str(tiny_runs), "--rows", str(committed)]) == 0
+    names = ["metric_over_epochs_digits", "ablation_digits", "table2_digits", "sensitivity_rate_digits"]
+    for source, out in ((tiny_runs, "a"), (committed, "b")):
+        assert cli.main(["figures", *names, "--runs", str(source), "--out", str(tmp_path / out)]) == 0
+    made = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert len(made) == 12
+    for name in made:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+    # no place on this machine is in what would be committed
+    assert str(tiny_runs) not in (committed / "runs.csv").read_text()
+
+
+def test_rows_survive_the_files(tiny_runs, tmp_path):
+    read = rows.read(tiny_runs)
+    rows.write(read, tmp_path)
+    key = lambda row: row.name  # noqa: E731
+    assert sorted(rows.read(tmp_path), key=key) == sorted(read, key=key)
+    assert len(read) == 14
+
+
+def test_a_damaged_run_costs_no_other(tiny_runs, tmp_path, caplog):
+    for folder in sorted(tiny_runs.iterdir())[:2]:
+        (tmp_path / folder.name).symlink_to(folder)
+    damaged = tmp_path / "digits-gpipe-demo-s0-00000000"
+    damaged.mkdir()
+    (damaged / "config.yaml").write_text("seed: 0\n")
+    assert len(rows.read(tmp_path)) == 2
+    assert "digits-gpipe-demo-s0-00000000" in caplog.text
+
+
+def test_damaged_committed_rows_are_named(tmp_path):
+    (tmp_path / "runs.csv").write_text("identity,name\nx,y\n")
+    with pytest.raises(UserError, match=r"metrics\.csv"):
+        rows.read(tmp_path)
+
+
+def test_only_chooses_among_settings(tiny_runs, tmp_path, capsys):
+    arguments = ["figures", "ablation_digits", "--runs", str(tiny_runs), "--out", str(tmp_path)]
+    assert cli.main([*arguments, "--only", "optimizer.rate=0.01"]) == 2
+    assert "no runs at scale demo of async, t2" in capsys.readouterr().err
+
+
+def test_all_that_is_ready_is_made_and_the_rest_is_named(tiny_runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(registry, "ENTRIES", tuple(e for e in registry.ENTRIES if e.task == "digits"))
+    assert cli.main(["figures", "--runs", str(tiny_runs), "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "table2_digits_demo.md" in captured.out
+    assert "skipped hogwild_digits: missing hogwild, hogwild+t1: pipemare sweep hogwild_digits scale=demo" in (
+        captured.err
+    )
+    assert not list(tmp_path.glob("hogwild*"))
+
+
+def test_nothing_is_drawn_without_runs(tmp_path):
+    with pytest.raises(UserError, match="pipemare sweep end_to_end_digits"):
+        metric_over_epochs.draw([], "digits", tmp_path / "figure")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,172 @@
+"""The list of figures, the choice of runs, and what the command says where runs are missing."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from paper_figures import registry, select
+from paper_figures.rows import RunRow
+from pipemare_exp import cli
+from pipemare_exp.errors import UserError
+
+
+def row(method="t1", seed=0, overrides=(), created="2026-01-01T00:00:00Z", **more) -> RunRow:
+    """A row that is never drawn: only the choice among rows is tested with it."""
+    values = dict.fromkeys(field.name for field in fields(RunRow))
+    given = {
+        "name": f"{method}-{seed}-{created}-{'-'.join(overrides)}",
+        "task": "digits",
+        "scale": "demo",
+        "method": method,
+        "seed": seed,
+        "overrides": list(overrides),
+        "outcome": "finished",
+        "created": created,
+        "evals": [],
+    }
+    return RunRow(**{**values, **given, **more})
+
+
+def test_names_are_distinct_and_modules_exist():
+    names = [entry.name for entry in registry.ENTRIES]
+    assert len(names) == len(set(names))
+    for entry in registry.ENTRIES:
+        assert entry.what()
+    assert {entry.kind for entry in registry.ENTRIES} == {"theory", "costs", "runs"}
+
+
+def test_a_family_stands_for_its_tasks():
+    assert [entry.task for entry in registry.find(["ablation"])] == list(registry.TASKS)
+    assert [entry.name for entry in registry.find(["table1", "ablation_digits"])] == ["table1", "ablation_digits"]
+
+
+def test_list_has_one_line_each_name_first(tmp_path, capsys):
+    assert cli.main(["figures", "--list", "--runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [entry.name for entry in registry.ENTRIES]
+    for line, entry in zip(lines, registry.ENTRIES, strict=True):
+        if entry.kind == "runs":
+            assert line.split()[1] == "missing"
+            assert f"pipemare sweep {entry.study}_{entry.task} scale=" in line
+        else:
+            assert line.split()[1] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ablaton"], 'no figure or table "ablaton"; did you mean "ablation"?'),
+        (["ablation_digits"], "make them with `pipemare sweep ablation_digits scale=demo`"),
+        (["ablation_digits", "--scale", "laptop"], "make them with `pipemare sweep ablation_digits scale=laptop`"),
+        (["hogwild"], "make them with `pipemare sweep hogwild_digits scale=demo`"),
+        (["sensitivity_d_cifar10"], "two values of method.discrepancy_correction.decay for one method"),
+        (["table1", "--scale", "dmo"], 'scale "dmo"; allowed: demo, laptop, paper; did you mean "demo"?'),
+    ],
+)
+def test_what_is_missing_is_said_with_its_remedy(arguments, words, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["figures", *arguments, "--runs", str(tmp_path), "--out", str(out)]) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_absent_runs_and_unwritable_out_are_named(tmp_path, capsys):
+    assert cli.main(["figures", "table1", "--runs", str(tmp_path / "absent")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    arguments = ["figures", "table1", "--runs", str(tmp_path), "--out", str(tmp_path / "file" / "x")]
+    assert cli.main(arguments) == 2
+    assert "choose another folder with --out DIR" in capsys.readouterr().err
+
+
+def test_settings_are_what_overrides_change_beyond_method_and_seed():
+    one = row(
+        overrides=[
+            "experiment=digits/t1",
+            "seed=3",
+            "tracking=none",
+            "+epochs=2",
+            "optimizer.rate=0.1",
+            "method.lr_rescheduling.enabled=true",
+            "threads=1",
+        ]
+    )
+    assert select.setting(one) == ("+epochs=2", "optimizer.rate=0.1")
+    assert select.setting(one, ("optimizer.rate",)) == ("+epochs=2",)
+
+
+def needs_t1_and_t2(group):
+    return select.lacking(group, ("t1", "t2"))
+
+
+def test_the_plain_setting_is_taken_before_others():
+    plain = [row("t1"), row("t2")]
+    short = [row("t1", overrides=["epochs=1"]), row("t2", overrides=["epochs=1"])]
+    chosen, lacks = select.choose(plain + short, needs_t1_and_t2)
+    assert lacks == []
+    assert sorted(one.name for one in chosen) == sorted(one.name for one in plain)
+
+
+def test_another_setting_is_taken_where_it_alone_is_whole():
+    short = [row("t1", overrides=["epochs=1"]), row("t2", overrides=["epochs=1"])]
+    chosen, lacks = select.choose([row("t1"), *short], needs_t1_and_t2)
+    assert (len(chosen), lacks) == (2, [])
+    assert all(one.overrides for one in chosen)
+
+
+def test_two_whole_settings_are_not_guessed_between():
+    rows = [row(method, overrides=[f"epochs={k}"]) for method in ("t1", "t2") for k in (1, 2)]
+    with pytest.raises(UserError, match="epochs=1; epochs=2; choose one with --only"):
+        select.choose(rows, needs_t1_and_t2)
+
+
+def test_settings_are_never_pooled_to_fill_a_gap():
+    rows = [row("t1"), row("t2", overrides=["epochs=1"])]
+    _, lacks = select.choose(rows, needs_t1_and_t2)
+    assert lacks in (["t1"], ["t2"])
+
+
+def test_a_rerun_replaces_the_run_before():
+    old, new = row(created="2026-01-01T00:00:00Z"), row(created="2026-02-01T00:00:00Z")
+    assert select.newest([new, old]) == [new]
+    assert len(select.newest([old, row(seed=1)])) == 2
+
+
+def test_only_finished_and_diverged_runs_of_the_task_and_scale_count():
+    rows = [
+        row(),
+        row(seed=1, outcome="diverged"),
+        row(seed=2, outcome="running"),
+        row(seed=3, task="cifar10"),
+        row(seed=4, scale="laptop"),
+    ]
+    assert [one.seed for one in select.ended(rows, "digits", "demo")] == [0, 1]
+
+
+def test_hogwild_table_pairs_by_seed_at_each_delay():
+    from paper_figures import hogwild_table
+
+    best = {("hogwild", 2.0): [90.0, 80.0], ("hogwild+t1", 2.0): [91.0, 83.0], ("hogwild", 8.0): [50.0, None]}
+    rows = [
+        row(method, seed, best=value, mean_delay=delay, outcome="diverged" if value is None else "finished")
+        for (method, delay), values in best.items()
+        for seed, value in enumerate(values)
+    ]
+    two, eight = hogwild_table.numbers(rows)
+    assert (two["without_mean"], two["with_mean"], two["difference"]) == (85.0, 87.0, 2.0)
+    assert two["difference_half_width"] == pytest.approx(12.706204736 * 2**0.5 / 2**0.5, rel=1e-6)
+    assert (eight["without_mean"], eight["without_diverged"], eight["with_runs"]) == (50.0, 1, 0)
+    assert eight["difference"] is None
+
+
+def test_recompute_numbers_count_activations():
+    from paper_figures import recompute
+
+    rows = [row("t1+t2", 0, best=90.0, stages=16, microbatches=4, segment=segment) for segment in (None, 4)]
+    rows[0], rows[1] = rows
+    assert recompute.missing(rows) == []
+    assert recompute.missing(rows[:1])
+    none, four = recompute.numbers(rows)
+    assert (none["activations"], four["activations"]) == (256, 16 * 4 + 256 // 4 - 16)
