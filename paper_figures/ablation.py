@@ -11,8 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from paper_figures import select, style
 from paper_figures.curves import draw_cross, draw_curves, error_bars, mark_diverged, metric_label, seeds_text
-from paper_figures.rows import RunRow, as_rows
-from pipemare_exp.errors import UserError
+from paper_figures.rows import RunRow
 from pipemare_exp.experiment.statistics import mean_with_interval
 
 LABELS = ("async", "t1", "t2", "t1+t2", "t1+t2+t3")
@@ -68,11 +67,7 @@ def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 @style.styled
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """Left: curves, as `metric_over_epochs`. Right: best metric of every run."""
-    rows = select.newest(select.ended(as_rows(runs), task))
-    if not rows:
-        raise UserError(
-            f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep ablation_{task}`'
-        )
+    rows = select.for_drawing(runs, task, "ablation")
     fig, (left, right) = style.figure(1, 2, width=style.PAGE_INCHES, height=3.0)
     table = [{"panel": "curve", **one} for one in draw_curves(left, rows, place=lambda row, one: one["epoch"])]
     left.set_xlabel("epochs")

@@ -10,9 +10,9 @@ from paper_figures.rows import RunRow
 
 @dataclass(frozen=True)
 class Axis:
-    """`keys`: overrides of this axis; `field`: the row's attribute with the value; `label`: its name."""
+    """`study` varies the overrides `keys`; `field`: the row's attribute with the value; `label`: its name."""
 
-    name: str
+    study: str
     keys: tuple[str, ...]
     field: str
     label: str
@@ -23,31 +23,26 @@ class Axis:
         return getattr(row, self.field)
 
 
+_T1, _T2, _T3 = "method.lr_rescheduling", "method.discrepancy_correction", "method.sync_warmup"
 AXES = {
-    "decay": Axis(
-        "decay",
-        ("method.discrepancy_correction.decay",),
-        "decay",
-        "D (T2's decay over the discrepancy)",
-        log=False,
-    ),
-    "k": Axis(
-        "k",
-        ("method.lr_rescheduling.steps", "method.lr_rescheduling.epochs"),
-        "lr_rescheduling_steps",
-        "K (T1's length in steps)",
-    ),
+    "decay": Axis("sensitivity_d", (f"{_T2}.decay",), "decay", "D (T2's decay over the discrepancy)", log=False),
+    "k": Axis("sensitivity_k", (f"{_T1}.steps", f"{_T1}.epochs"), "lr_rescheduling_steps", "K (T1's length in steps)"),
     "warmup": Axis(
-        "warmup",
-        ("method.sync_warmup.steps", "method.sync_warmup.epochs"),
+        "sensitivity_warmup",
+        (f"{_T3}.steps", f"{_T3}.epochs"),
         "warmup_steps",
         "M (T3's length in steps)",
         log=False,
     ),
-    "rate": Axis("rate", ("optimizer.rate",), "rate", "base learning rate"),
-    "stages": Axis("stages", ("pipeline.stages", "pipeline.boundaries"), "stages", "stages P"),
-    "segment": Axis("segment", ("pipeline.segment",), "segment", "segment size S"),
-    "mean_delay": Axis("mean_delay", ("method.mean_delay",), "mean_delay", "mean delay (steps)"),
+    "rate": Axis("sensitivity_rate", ("optimizer.rate",), "rate", "base learning rate"),
+    "stages": Axis("stages", ("pipeline.stages", "pipeline.boundaries", "pipeline.split"), "stages", "stages P"),
+    "segment": Axis("recompute", ("pipeline.recompute",), "segment", "segment size S"),
+    "delay_scale": Axis(
+        "hogwild",
+        ("method.hogwild.delay_scale",),
+        "delay_scale",
+        "mean delay before truncation, times the pipeline's",
+    ),
 }
 
 

@@ -73,15 +73,16 @@ def group_curve(rows: Sequence[RunRow], place: Place) -> list[dict[str, Any]]:
     for epoch in shared:
         estimate = mean_with_interval([one[epoch]["value"] for one in by_epoch])
         places = [place(row, one[epoch]) for row, one in zip(rows, by_epoch, strict=True)]
-        half = estimate.half_width
+        mean, half = estimate.mean, estimate.half_width
+        assert mean is not None  # every run has a value at a shared epoch
         points.append(
             {
                 "method": rows[0].method,
                 "epoch": epoch,
                 "x": sum(places) / len(places),
-                "mean": estimate.mean,
-                "low": None if half is None else max(0.0, estimate.mean - half),
-                "high": None if half is None else min(100.0, estimate.mean + half),
+                "mean": mean,
+                "low": None if half is None else max(0.0, mean - half),
+                "high": None if half is None else min(100.0, mean + half),
                 "n": len(rows),
                 "diverged": sum(row.outcome == "diverged" for row in rows),
             }

@@ -9,12 +9,12 @@ from typing import Any
 from paper_figures import select, style
 from paper_figures.axes_of_studies import AXES
 from paper_figures.curves import mark_diverged, metric_label, seeds_text
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from paper_figures.sensitivity import draw_points, numbers
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.statistics import mean_with_interval
 
-AXIS = AXES["mean_delay"]
+AXIS = AXES["delay_scale"]
 LABELS = ("hogwild", "hogwild+t1")
 
 
@@ -27,7 +27,7 @@ def missing(rows: Sequence[RunRow]) -> list[str]:
 @style.styled
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """One line each without and with T1; the synchronous runs' mean as a level line where there are some."""
-    rows = select.newest(select.ended(as_rows(runs), task), AXIS.keys)
+    rows = select.for_drawing(runs, task, "hogwild", AXIS.keys)
     table = numbers([row for row in rows if row.method in LABELS], AXIS)
     if not table:
         raise UserError(

@@ -8,12 +8,12 @@ from typing import Any
 
 from paper_figures import select, tables
 from paper_figures.hogwild import AXIS, LABELS, missing
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from pipemare_exp.experiment.statistics import mean_with_interval, paired_difference, verdict
 
 __all__ = ["draw", "missing", "numbers"]
 COLUMNS = [
-    ("delay", "mean delay (steps)"),
+    ("delay", "mean delay, times the pipeline's"),
     ("without", "best without T1"),
     ("with", "best with T1"),
     ("difference", "T1 less none"),
@@ -23,13 +23,13 @@ COLUMNS = [
 
 def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     """One dict a mean delay that either was run at."""
-    delays = sorted({row.mean_delay for row in rows if row.method in LABELS and row.mean_delay is not None})
+    delays = sorted({row.delay_scale for row in rows if row.method in LABELS and row.delay_scale is not None})
     table = []
     for delay in delays:
-        line: dict[str, Any] = {"mean_delay": delay}
+        line: dict[str, Any] = {"delay_scale": delay}
         best: dict[str, dict[int, float]] = {}
         for name, label in zip(("without", "with"), LABELS, strict=True):
-            group = [row for row in rows if row.method == label and row.mean_delay == delay]
+            group = [row for row in rows if row.method == label and row.delay_scale == delay]
             best[name] = {row.seed: row.best for row in group if row.outcome == "finished" and row.best is not None}
             one = mean_with_interval(list(best[name].values()))
             line |= {
@@ -52,11 +52,11 @@ def _cell(line: dict[str, Any], name: str) -> str:
 
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """Means with 95 % intervals over seeds; diverged runs are counted, not averaged."""
-    rows = select.newest(select.ended(as_rows(runs), task), AXIS.keys)
+    rows = select.for_drawing(runs, task, "hogwild", AXIS.keys)
     table = numbers(rows)
     shown = [
         {
-            "delay": f"{one['mean_delay']:g}",
+            "delay": f"{one['delay_scale']:g}",
             "without": _cell(one, "without"),
             "with": _cell(one, "with"),
             "difference": "–"

@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from paper_figures import select, style
 from paper_figures.curves import draw_curves, mark_diverged, metric_label, seeds_text
-from paper_figures.rows import RunRow, as_rows
-from pipemare_exp.errors import UserError
+from paper_figures.rows import RunRow
 
 LABELS = ("gpipe", "pipedream", "t1+t2+t3")
 
@@ -28,11 +27,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     Mean and 95 % interval over seeds; a cross marks where a diverged run ended. Runs that have not ended
     are left out. Returns the paths of the SVG, the PNG and the CSV; no run that ended is a `UserError`.
     """
-    rows = select.newest(select.ended(as_rows(runs), task))
-    if not rows:
-        raise UserError(
-            f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep end_to_end_{task}`'
-        )
+    rows = select.for_drawing(runs, task, "end_to_end")
     fig, axes = style.figure(width=style.COLUMN_INCHES, height=3.0)
     table = draw_curves(axes, rows, place=lambda row, one: one["epoch"])
     diverged = sum(row.outcome == "diverged" for row in rows)

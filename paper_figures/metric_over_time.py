@@ -14,7 +14,7 @@ from typing import Any
 from paper_figures import select, style
 from paper_figures.curves import draw_curves, mark_diverged, metric_label
 from paper_figures.metric_over_epochs import LABELS
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline import costs
 
@@ -35,11 +35,7 @@ def modelled_time(row: RunRow, step: int) -> float:
 @style.styled
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """As `metric_over_epochs.draw`, over modelled time in asynchronous steps."""
-    rows = select.newest(select.ended(as_rows(runs), task))
-    if not rows:
-        raise UserError(
-            f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep end_to_end_{task}`'
-        )
+    rows = select.for_drawing(runs, task, "end_to_end")
     fig, axes = style.figure(height=3.0)
     table = draw_curves(axes, rows, place=lambda row, one: modelled_time(row, one["step"]))
     axes.set_xlabel("modelled time (asynchronous steps)")

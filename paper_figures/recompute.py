@@ -9,7 +9,7 @@ from typing import Any
 from paper_figures import select, style
 from paper_figures.axes_of_studies import AXES
 from paper_figures.curves import error_bars, metric_label
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.statistics import mean_with_interval
 from pipemare_exp.pipeline import costs
@@ -58,7 +58,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 @style.styled
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """Left: best metric over S. Right: activations held over S. `none` is the first place of both."""
-    rows = select.newest(select.ended(as_rows(runs), task), AXIS.keys)
+    rows = select.for_drawing(runs, task, "recompute", AXIS.keys)
     table = numbers(rows)
     if not table:
         raise UserError(f"no run of task {task} recomputes; make some with `pipemare sweep recompute_{task}`")

@@ -30,6 +30,7 @@ class Entry:
     study: str = ""
     axis: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    needs_data: bool = False
 
     @property
     def family(self) -> str:
@@ -57,9 +58,15 @@ class Entry:
         """The scales at which nothing is missing."""
         return [scale for scale in SCALES if not self.chosen(rows, scale)[1]]
 
-    def make(self, out: Path, rows: Sequence[RunRow] = (), scale: str = "", **options: Any) -> list[Path]:
-        """Draws it: `out`/name.* or, from runs, `out`/name_scale.*; missing runs are a `UserError`."""
+    def make(
+        self, out: Path, rows: Sequence[RunRow] = (), scale: str = "", data_root: Path | None = None
+    ) -> list[Path]:
+        """Draws it: `out`/name.* or, from runs, `out`/name_scale.*; missing runs are a `UserError`.
+
+        `data_root`: the folder of prepared data, for what is drawn from a data set (`needs_data`).
+        """
         if self.kind != "runs":
+            options = {"data_root": data_root} if self.needs_data else {}
             return self._module().draw(out / self.name, **options)
         mine, lacks = self.chosen(rows, scale)
         if lacks:
@@ -82,8 +89,8 @@ def _runs_entries() -> list[Entry]:
         ("sensitivity_rate", "sensitivity", "sensitivity_rate", "rate"),
         ("stages", "sensitivity", "stages", "stages"),
         ("recompute", "recompute", "recompute", "segment"),
-        ("hogwild", "hogwild", "hogwild", "mean_delay"),
-        ("hogwild_table", "hogwild_table", "hogwild", "mean_delay"),
+        ("hogwild", "hogwild", "hogwild", "delay_scale"),
+        ("hogwild_table", "hogwild_table", "hogwild", "delay_scale"),
     ]
     return [
         Entry(
@@ -102,7 +109,7 @@ def _runs_entries() -> list[Entry]:
 
 ENTRIES: tuple[Entry, ...] = (
     *(
-        Entry(name, name, "theory")
+        Entry(name, name, "theory", needs_data=name == "theory_heatmap")
         for name in (
             "theory_divergence",
             "theory_heatmap",

@@ -58,8 +58,8 @@ class RunRow:
     decay: float | None
     warmup_steps: int | None
     segment: int | None
-    mean_delay: float | None
-    options: dict[str, Any]
+    delay_scale: float | None
+    settings: dict[str, str]
     notes: dict[str, Any]
     command: str | None
     commit: str | None
@@ -90,7 +90,7 @@ def _finite(value: Any) -> bool:
 
 
 _SCALARS = [one.name for one in fields(RunRow) if one.name != "evals"]
-_JSON = {"overrides", "test", "options", "notes", "versions", "machine"}
+_JSON = {"overrides", "test", "settings", "notes", "versions", "machine"}
 _INTEGERS = {
     "seed",
     "step",
@@ -103,7 +103,7 @@ _INTEGERS = {
     "segment",
 }
 _PATHS = ("runs=", "data.root=", "tracking.uri=", "--runs=")
-_FLOATS = {"best", "last", "seconds", "rate", "decay", "mean_delay"}
+_FLOATS = {"best", "last", "seconds", "rate", "decay", "delay_scale"}
 
 
 def _dig(tree: Any, *keys: str) -> Any:
@@ -115,6 +115,12 @@ def _dig(tree: Any, *keys: str) -> Any:
     return tree
 
 
+def _stages(config: Mapping[str, Any]) -> int | None:
+    """P: the stages of the cut, times the parts that each was split into."""
+    stages = _dig(config, "pipeline", "stages")
+    return None if stages is None else stages * (_dig(config, "pipeline", "split") or 1)
+
+
 def _part(config: Mapping[str, Any], part: str, number: str) -> Any:
     """A number of one of the method's techniques, None where that technique is off."""
     return _dig(config, "method", part, number) if _dig(config, "method", part, "enabled") else None
@@ -122,6 +128,8 @@ def _part(config: Mapping[str, Any], part: str, number: str) -> Any:
 
 def from_run(run: Any) -> RunRow:
     """The row of one `pipemare_exp.experiment.run_directory.Run`."""
+    from pipemare_exp.experiment.report import settings_of
+
     config, meta = run.config, run.meta or {}
     result = run.result or {}
     metric = result.get("metric") or meta.get("metric") or _metric_of(run)
@@ -136,7 +144,7 @@ def from_run(run: Any) -> RunRow:
         }
         for row in run.metrics("eval")
     ]
-    method = _dig(config, "method") or {}
+    settings = {key: text for key, text in settings_of(config).items() if key != "seed"}
     return RunRow(
         identity=result.get("config_hash") or Path(run.path).name.rsplit("-", 1)[-1],
         name=Path(run.path).name,
@@ -156,7 +164,7 @@ def from_run(run: Any) -> RunRow:
         epochs=config.get("epochs"),
         seconds=result.get("seconds"),
         model=_dig(config, "model", "name"),
-        stages=_dig(config, "pipeline", "stages"),
+        stages=_stages(config),
         microbatches=_dig(config, "pipeline", "microbatches"),
         slots=_dig(config, "pipeline", "slots"),
         optimizer=_dig(config, "optimizer", "name"),
@@ -164,15 +172,9 @@ def from_run(run: Any) -> RunRow:
         lr_rescheduling_steps=_part(config, "lr_rescheduling", "steps"),
         decay=_part(config, "discrepancy_correction", "decay"),
         warmup_steps=_part(config, "sync_warmup", "steps"),
-        segment=_dig(config, "pipeline", "segment"),
-        mean_delay=_dig(config, "method", "mean_delay"),
-        options={
-            "momentum": _dig(config, "optimizer", "momentum"),
-            "weight_decay": _dig(config, "optimizer", "weight_decay"),
-            "batch_size": _dig(config, "data", "batch_size"),
-            "max_tokens": _dig(config, "data", "max_tokens"),
-            "method": dict(method),
-        },
+        segment=_dig(config, "pipeline", "recompute"),
+        delay_scale=_dig(config, "method", "hogwild", "delay_scale"),
+        settings=settings,
         notes=dict(meta.get("notes") or {}),
         command=_without_paths(meta.get("command")),
         commit=meta.get("commit"),
@@ -240,7 +242,7 @@ def _exact(value: Any) -> Any:
 
 def _cell(name: str, text: str) -> Any:
     if text == "":
-        return {} if name in ("options", "notes", "versions", "machine") else [] if name == "overrides" else None
+        return {} if name in ("settings", "notes", "versions", "machine") else [] if name == "overrides" else None
     if name in _JSON:
         return json.loads(text)
     if name in _INTEGERS:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from paper_figures import select, style
 from paper_figures.axes_of_studies import AXES, Axis, varied
 from paper_figures.curves import draw_cross, error_bars, mark_diverged, metric_label, seeds_text
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.statistics import mean_with_interval
 
@@ -32,7 +32,7 @@ def numbers(rows: Sequence[RunRow], axis: Axis) -> list[dict[str, Any]]:
             table.append(
                 {
                     "method": label,
-                    "axis": axis.name,
+                    "axis": axis.field,
                     "value": value,
                     "best_mean": best.mean,
                     "best_half_width": best.half_width,
@@ -71,7 +71,7 @@ def draw_points(axes: Axes, table: Sequence[dict[str, Any]]) -> bool:
 def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path]:
     """Best metric over the axis, a line a method that was run at two values or more; crosses: diverged."""
     one = AXES[axis]
-    rows = select.newest(select.ended(as_rows(runs), task), one.keys)
+    rows = select.for_drawing(runs, task, one.study, one.keys)
     table = numbers(rows, one)
     if not table:
         raise UserError(f"no method of task {task} was run at two values of {one.keys[0]}")

@@ -53,7 +53,7 @@ ORDER = list(LOOKS)
 _SPARE_DASHES = [(0, (2, 2)), (0, (7, 2)), (0, (1, 3)), (0, (5, 1, 1, 1))]
 _SPARE_MARKERS = "hp8d"
 
-RC: dict[str, Any] = {
+RC: Any = {
     "font.size": 8.0,
     "axes.titlesize": 8.0,
     "axes.labelsize": 8.0,

@@ -10,7 +10,7 @@ from paper_figures import published, select, tables
 from paper_figures.memory import weight_memory
 from paper_figures.metric_over_epochs import LABELS
 from paper_figures.metric_over_time import modelled_time
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from paper_figures.style import in_order, look
 from pipemare_exp.experiment.statistics import mean_with_interval
 from pipemare_exp.pipeline import costs
@@ -45,7 +45,7 @@ def cost_method(row: RunRow) -> str:
 def cost_optimizer(row: RunRow) -> str:
     """The name under which costs.py knows a run's optimizer."""
     if row.optimizer == "sgd":
-        return "sgd_momentum" if row.options.get("momentum") else "sgd"
+        return "sgd_momentum" if float(row.settings.get("optimizer.momentum", 0)) > 0 else "sgd"
     return "adamw"
 
 
@@ -63,7 +63,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     """
     synchronous = [row.best for row in rows if row.synchronous and row.best is not None]
     target = sum(synchronous) / len(synchronous) - MARGIN[rows[0].metric] if synchronous else None
-    table = []
+    table: list[dict[str, Any]] = []
     for label in in_order(row.method for row in rows):
         group = [row for row in rows if row.method == label]
         finished = [row for row in group if row.outcome == "finished"]
@@ -105,7 +105,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """Ours and published side by side; where nothing was published for the task the column says so."""
-    rows = select.newest(select.ended(as_rows(runs), task))
+    rows = select.for_drawing(runs, task, "end_to_end")
     table = numbers(rows)
     entries: list[dict[str, Any]] = []
     shown = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from paper_figures import published, select, tables
 from paper_figures.ablation import missing
-from paper_figures.rows import RunRow, as_rows
+from paper_figures.rows import RunRow
 from paper_figures.style import in_order, look
 from pipemare_exp.experiment.statistics import mean_with_interval, paired_difference, verdict
 
@@ -68,7 +68,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 
 def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     """All methods that the runs hold; the synchronous ones are the reference."""
-    rows = select.newest(select.ended(as_rows(runs), task))
+    rows = select.for_drawing(runs, task, "ablation")
     table = numbers(rows)
     entries: list[dict[str, Any]] = []
     shown = []

@@ -15,8 +15,12 @@ from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.pipeline.emulator import Emulator
 from pipemare_exp.pipeline.stages import choose_boundaries, weight_units
 
-# model: examples in a minibatch. 128 is the usual CIFAR-10 minibatch of the small ResNets; ResNet-50 takes the same.
-BATCHES = {"resnet20": 128, "resnet50": 128}
+# model: size of a minibatch. 128 images are the usual CIFAR-10 minibatch of the small ResNets, taken for ResNet-50 too.
+# The Transformer's is in target tokens: a quarter of the published 4,096, for a step of seconds on a CPU.
+BATCHES = {"resnet20": 128, "resnet50": 128, "transformer_iwslt_de_en": 1024}
+
+SENTENCE = 32
+"""Tokens of each side of a sentence that the Transformer is timed with."""
 
 METHODS: dict[str, Callable[[], methods.Method]] = {
     "gpipe": methods.GPipe,
@@ -72,6 +76,8 @@ def build(name: str, microbatches: int, batch: int | None = None, width: int | N
         raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
     batch = batch or BATCHES[name]
     torch.manual_seed(0)
+    if name in models.TRANSFORMERS:
+        return _translation(name, microbatches, batch)
     model = models.build(name, width=width).to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
@@ -81,3 +87,23 @@ def build(name: str, microbatches: int, batch: int | None = None, width: int | N
         return F.cross_entropy(model(pair[0]), pair[1], reduction="sum") / batch
 
     return Workload(name, model, pairs, loss, optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4))
+
+
+def _translation(name: str, microbatches: int, tokens: int) -> Workload:
+    """fairseq's Transformer with its criterion and AdamW, on sentences of one length without padding."""
+    from pipemare_exp.models import fairseq_door as door
+    from pipemare_exp.models import transformer
+
+    source, target = (transformer.placeholder_dictionary(size) for size in transformer.IWSLT14_WORDS)
+    model = models.build(name, source=source, target=target).train()
+    criterion = door.criterion(target, label_smoothing=0.1)
+    sentences = max(tokens // SENTENCE, 1)
+    words = [torch.randint(4, len(side), (sentences, SENTENCE)) for side in (source, target, target)]
+    given = zip(*(side.tensor_split(microbatches) for side in words), strict=True)
+
+    def loss(model: nn.Module, sides: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        lengths = torch.full((len(sides[0]),), SENTENCE)
+        logits = model(sides[0], lengths, sides[1])
+        return criterion.compute_loss(model, (logits, None), {"target": sides[2]})[0] / (sentences * SENTENCE)
+
+    return Workload(name, model, list(given), loss, optimizers.optimizer("adamw", betas=(0.9, 0.98), weight_decay=1e-4))

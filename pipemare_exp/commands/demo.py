@@ -69,8 +69,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"trained in {time.monotonic() - began:.0f} s\n")
     for task in args.tasks:
         _conclude(task, [cell for cell in cells if cell.task == task], root)
-    print(f"MLflow's page of these runs (then open http://127.0.0.1:5000):\n  "
-          f"{tracking.page_command(tracking.default_uri(root))}")  # fmt: skip
+    print(
+        "MLflow's page of these runs: start\n"
+        f"  {tracking.page_command(tracking.default_uri(root))}\n"
+        'and open http://127.0.0.1:5000, experiment "pipemare"; its chart view draws every metric'
+    )
     failed = [cell for cell in cells if cell.error]
     for cell in failed:
         print(f"FAILED {cell.title}: {cell.error}\n  all of it: {cell.run.path / 'output.log'}")

@@ -35,15 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="figures or tables, or families of them (default: all)"
     )
-    parser.add_argument(
-        "--list", action="store_true", help="print one line a figure or table and make nothing"
-    )
+    parser.add_argument("--list", action="store_true", help="print one line a figure or table and make nothing")
     parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and "
                         "metrics.csv (default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="where to write (default: results/figures)")
     parser.add_argument("--scale", help="only runs of this scale (default: every scale that has the runs)")
-    parser.add_argument("--only", metavar="OVERRIDE", action="append", default=[],
-                        help="only runs made with this override (may be given several times)")  # fmt: skip
+    parser.add_argument("--only", metavar="KEY=VALUE", action="append", default=[],
+                        help="only runs with this setting (may be given several times)")  # fmt: skip
     parser.add_argument("--rows", metavar="DIR", help="write the runs as rows (runs.csv, metrics.csv) "
                         "into DIR and draw nothing")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", help="the data folder, for the heat map's cpusmall")
@@ -61,10 +59,8 @@ def run(args: argparse.Namespace) -> int:
     entries = registry.find(args.names) if args.names else list(registry.ENTRIES)
     root = runs_root(args.runs)
     if args.runs and not root.is_dir():
-        raise UserError(
-            f"--runs {args.runs}: no such folder; give a folder of runs, or of runs.csv and metrics.csv"
-        )
-    logged = select.with_override(rows.read(root), args.only)
+        raise UserError(f"--runs {args.runs}: no such folder; give a folder of runs, or of runs.csv and metrics.csv")
+    logged = select.with_setting(rows.read(root), args.only)
     if args.scale:
         logged = [row for row in logged if row.scale == args.scale]
     if args.rows:
@@ -89,8 +85,7 @@ def _make(entries: list[Entry], args: argparse.Namespace, logged: list[RunRow], 
     skipped: list[Entry] = []
     for entry in entries:
         if entry.kind != "runs":
-            options = {"data_root": _data_root(args.data)} if entry.name == "theory_heatmap" else {}
-            _show(entry.make(out, **options))
+            _show(entry.make(out, data_root=_data_root(args.data)))
             continue
         scales = [args.scale] if args.scale and entry.name in args.names else entry.scales(logged)
         if not scales and entry.name in args.names:

@@ -14,7 +14,8 @@ from pipemare_exp.errors import UserError
 from pipemare_exp.experiment import config
 from pipemare_exp.experiment.schema import Config, MethodConfig
 from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.stages import Unit, weight_units
+from pipemare_exp.pipeline.recompute import piece_starts
+from pipemare_exp.pipeline.stages import Unit, pieces, weight_units
 from pipemare_exp.tasks.base import Task
 
 
@@ -30,7 +31,7 @@ class Prepared:
     def emulator(self) -> Emulator:
         """A fresh emulator at step 0. It takes hold of the model's parameters: call it once."""
         pipeline = self.cfg.pipeline
-        assert pipeline.boundaries is not None
+        assert pipeline.boundaries is not None and not isinstance(pipeline.recompute, str)
         return Emulator(
             self.model,
             self.units,
@@ -62,7 +63,9 @@ def prepare(cfg: Config) -> Prepared:
     model = task.build_model()
     model.train()
     units = weight_units(model, task.probe)
-    return Prepared(config.resolve(cfg, [unit.numel for unit in units], task.steps_per_epoch), task, model, units)
+    starts = piece_starts(model, units, pieces(model)) if config.cuts_at_pieces(cfg) else None
+    sizes = [unit.numel for unit in units]
+    return Prepared(config.resolve(cfg, sizes, task.steps_per_epoch, starts), task, model, units)
 
 
 def choose_device(name: str) -> torch.device:

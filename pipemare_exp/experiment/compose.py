@@ -50,8 +50,8 @@ def scales(task: str) -> list[str]:
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """The tree of plain values that files and `overrides` give. Raises UserError for a wrong override."""
-    prepared = [_prepare(text) for text in overrides]
-    with _hydra():
+    prepared = for_hydra(overrides)
+    with session():
         try:
             tree = OmegaConf.to_container(hydra_compose("config", overrides=prepared), resolve=True)
         except MissingConfigException as error:
@@ -60,6 +60,11 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"the overrides do not fit together: {_first_line(error)}") from error
     assert isinstance(tree, dict)
     return tree  # type: ignore[return-value]
+
+
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """The overrides in the form that Hydra gets. Raises UserError for one that is none."""
+    return [_prepare(text) for text in overrides]
 
 
 def _prepare(text: str) -> str:
@@ -112,7 +117,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _hydra() -> Iterator[None]:
+def session() -> Iterator[None]:
     """Hydra with our folder; inside a Hydra job (a multirun) the outer one is put back afterwards."""
     state = GlobalHydra.instance()
     outer, state.hydra = state.hydra, None

@@ -59,7 +59,7 @@ def to_yaml(cfg: Config) -> str:
 
 
 def label(method: MethodConfig) -> str:
-    """gpipe, pipedream, async (nothing), t1, t2, t1+t2, t1+t2+t3: what tables call a method."""
+    """gpipe, pipedream, async (nothing), t1, t2, t1+t2, t1+t2+t3, hogwild, hogwild+t1: what tables call a method."""
     switches = {
         "t1": method.lr_rescheduling.enabled,
         "t2": method.discrepancy_correction.enabled,
@@ -76,10 +76,18 @@ def method_file(name: str) -> str:
     return METHOD_FILES.get(name, name.replace("+", "_"))
 
 
-def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int) -> Config:
+def cuts_at_pieces(cfg: Config) -> bool:
+    """Whether `resolve` has to choose boundaries that fall on pieces."""
+    pipeline = cfg.pipeline
+    cut = pipeline.cut or ("units" if pipeline.recompute is None else "pieces")
+    return pipeline.boundaries is None and cut == "pieces"
+
+
+def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int, pieces: Sequence[int] | None = None) -> Config:
     """`cfg` with everything decided: stages and boundaries, epochs of T1 and T3 turned into steps, the label.
 
-    `sizes`: the number of weights of each weight unit, in forward order. Settings that a switched-off part
+    `sizes`: the number of weights of each weight unit, in forward order; `pieces`: the first unit of each piece of
+    the model, needed where `cuts_at_pieces(cfg)`. Settings that a switched-off part
     would have are set to None, so that the same training has the same hash. Resolving a resolved
     configuration changes nothing.
     """
@@ -88,7 +96,7 @@ def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int) -> Config:
             f"the configuration was made for {cfg.steps_per_epoch} steps an epoch, but the data give "
             f"{steps_per_epoch}: they are not the data that it was made with"
         )
-    boundaries = cfg.pipeline.boundaries or _boundaries(cfg, sizes)
+    boundaries = cfg.pipeline.boundaries or _boundaries(cfg, sizes, pieces)
     if boundaries[-1] >= len(sizes):
         raise UserError(
             f"pipeline.boundaries ends with {boundaries[-1]}, but the model has {len(sizes)} weight units (0 "
@@ -96,7 +104,15 @@ def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int) -> Config:
         )
     # GPipe exists in alternating slots only, and has the same weights whatever is asked for.
     slots = "alternating" if cfg.method.name == "gpipe" else cfg.pipeline.slots
-    pipeline = replace(cfg.pipeline, stages=len(boundaries), boundaries=tuple(boundaries), slots=slots)
+    pipeline = replace(
+        cfg.pipeline,
+        stages=len(boundaries),
+        boundaries=tuple(boundaries),
+        slots=slots,
+        cut=None,
+        recompute=_resolve_recompute(cfg, len(boundaries)),
+        split=cfg.pipeline.split if cfg.pipeline.split != 1 else None,
+    )
     return replace(
         cfg,
         steps_per_epoch=steps_per_epoch,
@@ -107,16 +123,36 @@ def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int) -> Config:
     )
 
 
-def _boundaries(cfg: Config, sizes: Sequence[int]) -> Sequence[int]:
+def _boundaries(cfg: Config, sizes: Sequence[int], pieces: Sequence[int] | None) -> Sequence[int]:
     from pipemare_exp.pipeline.stages import choose_boundaries  # imports torch
 
-    stages = cfg.pipeline.stages or len(sizes)
-    if stages > len(sizes):
+    starts, what = list(range(len(sizes))), "weight units"
+    if cuts_at_pieces(cfg):
+        assert pieces is not None, "resolve needs the model's pieces"
+        starts, what = list(pieces), "pieces that it can be cut into"
+    stages = cfg.pipeline.stages or len(starts)
+    if stages > len(starts):
         raise UserError(
-            f"pipeline.stages={stages}, but {cfg.model.name} has only {len(sizes)} weight units and a stage "
-            f"holds at least one; take at most {len(sizes)}"
+            f"pipeline.stages={stages}, but {cfg.model.name} has only {len(starts)} {what} and a stage holds at least "
+            f"one; take at most {len(starts)}"
         )
-    return choose_boundaries(sizes, stages)
+    costs = [sum(sizes[first:end]) for first, end in zip(starts, [*starts[1:], len(sizes)], strict=True)]
+    return [starts[index] for index in choose_boundaries(costs, stages)]
+
+
+def _resolve_recompute(cfg: Config, stages: int) -> int | None:
+    """S as a number of stages."""
+    recompute = cfg.pipeline.recompute
+    if isinstance(recompute, str):
+        from pipemare_exp.pipeline.costs import sqrt_segment
+
+        return sqrt_segment(stages)
+    if recompute is not None and recompute > stages:
+        raise UserError(
+            f"pipeline.recompute={recompute}, but the pipeline has only {stages} stages and a segment lies within it; "
+            f"take at most {stages}"
+        )
+    return recompute
 
 
 def _resolve_method(method: MethodConfig, steps_per_epoch: int) -> MethodConfig:

@@ -156,7 +156,9 @@ def _start(cell: Cell, root: Path, extra: Sequence[str]) -> None:
 def _ended(cell: Cell) -> None:
     assert cell.process is not None
     cell.seconds = time.monotonic() - cell.began
-    if not cell.done:
+    if not cell.done and cell.process.returncode == 0:
+        cell.error = "configs/ or the code changed meanwhile, it trained another configuration; start the demo again"
+    elif not cell.done:
         cell.error = last_line(cell.run.path / "output.log") or f"ended with exit code {cell.process.returncode}"
     cell.process = None
 

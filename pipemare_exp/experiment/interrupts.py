@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -13,11 +14,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """While entered, notes the first SIGINT or SIGTERM in `signal`; a second SIGINT interrupts at once.
 
-    Handlers belong to a process's main thread: elsewhere nothing is changed and nothing is ever requested.
+    `also` may ask for a stop as well, which counts as SIGINT. Handlers belong to a process's main thread: elsewhere
+    none is set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, also: Callable[[], bool] | None = None) -> None:
         self.signal: int | None = None
+        self._also = also
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -28,6 +31,12 @@ class StopRequest:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def wanted(self) -> bool:
+        """Whether a stop was asked for."""
+        if self.signal is None and self._also is not None and self._also():
+            self.signal = signal.SIGINT
+        return self.signal is not None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:

@@ -105,18 +105,19 @@ class Mirror:
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Store the outcome, best and last metric, final test and the run's files."""
         result = result or self.run.result or {"outcome": self.run.outcome}
-        step, now = int(result.get("step") or 0), int(1000 * time.time())
+        step = int(result.get("step") or 0)
+        ended = int(1000 * _seconds_since_1970(self.run.status.get("updated")))
         final = {"best": result.get("best"), "last": result.get("last")}
         final |= {f"final/{key}": value for key, value in (result.get("test") or {}).items()}
         final = {k: float(v) for k, v in final.items() if isinstance(v, int | float) and math.isfinite(v)}
-        new = [Metric(key, value, now, step) for key, value in final.items() if step > self._stored_up_to(key)]
+        new = [Metric(key, value, ended, step) for key, value in final.items() if step > self._stored_up_to(key)]
         _retry(lambda: self.client.log_batch(self.run_id, metrics=new))
         self._set_tags(result)
         for name in ARTIFACTS:
             if (Path(self.run.path) / name).is_file():
                 self.client.log_artifact(self.run_id, str(Path(self.run.path) / name))
         status = STATUS.get(str(result.get("outcome")), "FAILED")
-        _retry(lambda: self.client.set_terminated(self.run_id, status))
+        _retry(lambda: self.client.set_terminated(self.run_id, status, ended))
 
     def _set_tags(self, result: Mapping[str, Any] | None) -> None:
         config, meta, found = self.run.config, self.run.meta, result or {}
@@ -130,7 +131,8 @@ class Mirror:
             "commit": meta.get("commit"),
             "dirty": meta.get("dirty"),
             "directory": str(Path(self.run.path).resolve()),
-            "mlflow.source.name": meta.get("command") or "pipemare train",
+            "command": meta.get("command"),
+            "mlflow.source.name": "pipemare train",  # the page shows what follows the last slash
             "mlflow.source.git.commit": meta.get("commit"),
         }
         notes = (meta.get("notes") or {}) | (found.get("notes") or {})
@@ -144,7 +146,9 @@ class Mirror:
         if found is None:
             store = sqlite_file(self.uri)
             place = None if store is None else (store.parent / "mlartifacts" / name).as_uri()
-            return self.client.create_experiment(name, artifact_location=place)
+            # Else the page takes it for a chat program's and hides the metrics.
+            kind = {"mlflow.experimentKind": "custom_model_development"}
+            return self.client.create_experiment(name, artifact_location=place, tags=kind)
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return found.experiment_id
@@ -216,10 +220,10 @@ def _retry(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def _seconds_since_1970(created: Any) -> float:
-    """The run's start from meta.json's ISO date (or number); now, where there is none that can be read."""
-    if isinstance(created, int | float):
-        return float(created)
+def _seconds_since_1970(when: Any) -> float:
+    """An ISO date or a number of seconds, as the run's files have them; now, where there is none."""
+    if isinstance(when, int | float):
+        return float(when)
     with contextlib.suppress(ValueError, TypeError):
-        return datetime.fromisoformat(created).timestamp()
+        return datetime.fromisoformat(when).timestamp()
     return time.time()

@@ -122,7 +122,7 @@ def default_uri(runs_root: Path) -> str:
 def page_command(uri: str) -> str:
     """The command that serves MLflow's page for a store, on this machine only and without network."""
     program = "mlflow" if shutil.which("mlflow") else str(Path(sys.executable).with_name("mlflow"))
-    return f"{program} server --backend-store-uri '{uri}' --host 127.0.0.1 --port 5000"
+    return f"{program} server --backend-store-uri '{uri}' --host 127.0.0.1 --port 5000 --workers 1"
 
 
 def _import_mlflow() -> None:

@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -45,12 +45,14 @@ def train(
     runs: str | Path | None = None,
     out: TextIO | None = None,
     prepared: Prepared | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Train what `cfg` describes, or go on with it, or say that it is done.
 
-    `overrides` are recorded with the run; `runs` is the folder of runs (else cfg.runs, else PIPEMARE_RUNS,
-    else results/runs); messages and progress go to `out` (standard output). Raises UserError for what a user
-    can mend; any other error inside the training is recorded in RUN/error.txt and gives the outcome "failed".
+    `overrides` are recorded with the run; `runs` is the folder of runs (else cfg.runs, else PIPEMARE_RUNS, else
+    results/runs); messages and progress go to `out` (standard output); `stop` is asked after every step and may
+    interrupt the run as a signal does. Raises UserError for what a user can mend; any other error inside the training
+    is recorded in RUN/error.txt and gives the outcome "failed".
     """
     prepared = prepared or assemble.prepare(cfg)
     cfg = prepared.cfg
@@ -62,8 +64,8 @@ def train(
         progress.say(f"{title}: nothing to do, {run.path} is {done['outcome']}: {describe(done)}")
         return Result(run, done["outcome"], done, fresh=False)
     run.create()
-    with run.lock(), StopRequest() as stop:
-        return _Session(prepared, run, progress, stop, list(overrides)).train()
+    with run.lock(), StopRequest(also=stop) as request:
+        return _Session(prepared, run, progress, request, list(overrides)).train()
 
 
 class _Session:
@@ -87,7 +89,7 @@ class _Session:
             self.run,
             self.checkpoints,
             emit=self._emit,
-            stop=lambda: self.stop.signal is not None,
+            stop=self.stop.wanted,
             stepped=self.progress.step,
         )
         if state is not None:

@@ -140,6 +140,7 @@ def check(cfg: Config) -> None:
             "a microbatch needs at least one example; lower the first or raise the second"
         )
     _check_method(cfg.method)
+    _check_hogwild(cfg)
     _check_recomputation(cfg)
     _check_optimizer(cfg.optimizer)
     _check_schedule(cfg.schedule)
@@ -184,6 +185,22 @@ def _check_method(method: MethodConfig) -> None:
             )
     if t2.enabled and t2.decay is None:
         raise UserError("method.discrepancy_correction.decay is not set; D = e^-2 = 0.1353 is the usual value")
+
+
+def _check_hogwild(cfg: Config) -> None:
+    if cfg.method.name == "hogwild":
+        if cfg.engine.name != "emulator":
+            raise UserError(
+                f"method.name=hogwild with engine={cfg.engine.name}: a real pipeline has the delays that it has, "
+                "random ones exist in the emulator only; take engine=emulator"
+            )
+        return
+    named = [key for key, value in dataclasses.asdict(cfg.method.hogwild).items() if value is not None]
+    if named:
+        raise UserError(
+            f"method.hogwild.{named[0]} with method.name={cfg.method.name}: only Hogwild!-style training has random "
+            "delays; leave it out or take method=hogwild"
+        )
 
 
 def _check_recomputation(cfg: Config) -> None:

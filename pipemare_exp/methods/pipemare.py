@@ -82,10 +82,16 @@ class PipeMare(Asynchronous):
             if gap == 0:
                 reads.append(Read(version))
             elif version == step:
-                reads.append(Read(version, -gap, "delta"))
+                reads.append(self._estimate(version, gap))
             else:
                 reads.append(Read(version, ring="estimate"))
         return reads
+
+    def _estimate(self, version: int, gap: float) -> Read:
+        return Read(version, -gap, "delta")
+
+    def while_current(self, stage: int, read: Read) -> Read:
+        return read if read.ring is None else self._estimate(read.version, self._recompute_gaps[stage])
 
     def about_to_update(self, step: int, history: History) -> None:
         if self.decay is None or step < self.warmup_steps:

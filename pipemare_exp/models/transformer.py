@@ -172,8 +172,8 @@ def run_once(model: Any) -> None:
 def unit_sizes(words: tuple[int, int] = IWSLT14_WORDS, **options: Any) -> list[int]:
     """The number of weights of each unit of `build(...)`, in forward order, for dictionaries of these sizes."""
     joint = options.get("tying", "none") == "all"
-    source = _placeholder_dictionary(max(words) if joint else words[0])
-    target = source if joint else _placeholder_dictionary(words[1])
+    source = placeholder_dictionary(max(words) if joint else words[0])
+    target = source if joint else placeholder_dictionary(words[1])
     with torch.random.fork_rng(devices=[]):
         model = build(source, target, **options)
     model.eval()
@@ -181,7 +181,8 @@ def unit_sizes(words: tuple[int, int] = IWSLT14_WORDS, **options: Any) -> list[i
         return [unit.numel for unit in weight_units(model, run_once)]
 
 
-def _placeholder_dictionary(size: int) -> door.Dictionary:
+def placeholder_dictionary(size: int) -> door.Dictionary:
+    """A dictionary of `size` entries that stand for no words, where only sizes matter."""
     made = door.Dictionary()
     while len(made) < size:
         made.add_symbol(f"word{len(made)}")

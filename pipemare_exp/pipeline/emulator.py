@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.dropout import KeyedDropout
-from pipemare_exp.pipeline.history import FlatWeights, History
+from pipemare_exp.pipeline.history import FlatWeights
 from pipemare_exp.pipeline.method import Method
-from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.pipeline.recompute import Segments
+from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.stages import Unit, group
 
 Loss = Callable[[nn.Module, Any], Tensor]
-Clip = tuple[str, float] | None
-T = TypeVar("T")
 
 
 class Emulator:
@@ -48,7 +46,7 @@ class Emulator:
         units: Sequence[Unit],
         boundaries: Sequence[int],
         method: Method,
-        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         microbatches: int,
         *,
         slots: str = "duplex",
@@ -66,18 +64,21 @@ class Emulator:
         stages = [[name for unit in stage for name in unit.parameters] for stage in group(units, boundaries)]
         if split < 1:
             raise UserError(f"pipeline.split={split}: must be at least 1, the parts that each stage is made into")
-        self.model, self.method, self.microbatches, self.clip = model, method, microbatches, clip
+        self.model, self.method, self.microbatches = model, method, microbatches
         self.boundaries = list(boundaries)
         self.segments = None if segment is None else Segments(model, units, boundaries, segment, slots, split)
         self.flat = FlatWeights(model, stages, split)
         weights = [stage.detach() for stage in self.flat.stages]
         method.bind(len(weights), microbatches, slots, weights, segment)
-        self.history = History(self.flat.stages, method.depths())
-        self.optimizer = optimizer([{"params": [stage], "lr": 0.0} for stage in self.flat.stages])
+        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths())
+        self.history, self.optimizer = self.weights.history, self.weights.optimizer
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
-        self.rates = [0.0] * len(weights)
-        self._loaded = [Read(0)] * len(weights)
+
+    @property
+    def rates(self) -> list[float]:
+        """The stages' rates of the last step."""
+        return self.weights.rates
 
     @property
     def step_index(self) -> int:
@@ -100,10 +101,10 @@ class Emulator:
         for n, microbatch in enumerate(microbatches):
             if microbatch is None:
                 continue
-            self._load(self.method.forward(step, n))
+            self.weights.load(self.method.forward(step, n))
             run = self._run if self.segments is None else self._run_recomputing
             total = total + run(step, n, microbatch, loss)
-        self._update(step, rate)
+        self.weights.update(step, rate)
         return total
 
     def _refuse_autocast(self, *_: Any) -> None:
@@ -113,7 +114,7 @@ class Emulator:
     def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
         with self.dropout.at(step, n):
             share = loss(self.model, microbatch)
-        self._load(self.method.backward(step, n))
+        self.weights.load(self.method.backward(step, n))
         share.backward()
         return share.detach()
 
@@ -121,62 +122,18 @@ class Emulator:
         assert self.segments is not None
         with self.dropout.at(step, n), self.segments.keeping_inputs() as model:
             share = loss(model, microbatch)
-        self._load(self.method.recompute(step, n))
+        self.weights.load(self.method.recompute(step, n))
         with self.dropout.at(step, n), self.segments.recomputing() as model:
             again = loss(model, microbatch)
-        self._load(self.method.backward(step, n))
+        self.weights.load(self.method.backward(step, n))
         self.segments.backward(again)
         return share
-
-    def _update(self, step: int, rate: float) -> None:
-        self._load_current()
-        if self.clip is not None:
-            together = [self.flat.stages] if self.clip[0] == "global" else [[s] for s in self.flat.stages]
-            for stages in together:
-                nn.utils.clip_grad_norm_(stages, self.clip[1])
-        self.method.transform_gradients(step, self.flat.stage_gradients)
-        self.rates = [rate * factor for factor in self.method.rate_factors(step)]
-        for parameters, stage_rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            parameters["lr"] = stage_rate
-        self.method.about_to_update(step, self.history)
-        self.optimizer.step()
-        tracked = self.method.tracks()
-        changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
-        self.method.updated(step, changes)
-        self.history.push()
-        self._loaded = [Read(self.step_index)] * len(self.rates)
-
-    def _load_current(self) -> None:
-        self._load([Read(self.step_index)] * len(self._loaded))
-
-    @torch.no_grad()
-    def _load(self, reads: Sequence[Read]) -> None:
-        """Bring the live weights to `reads`, copying only the stages that hold something else."""
-        targets: list[Tensor] = []
-        sources: list[Tensor] = []
-        for stage, (wanted, loaded) in enumerate(zip(reads, self._loaded, strict=True)):
-            if wanted == loaded:
-                continue
-            live, source = self.history.live[stage], self._source(stage, wanted)
-            if wanted.buffer is None:
-                targets.append(live)
-                sources.append(source)
-            else:
-                torch.add(source, _held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
-        if targets:
-            torch._foreach_copy_(targets, sources)
-        self._loaded = list(reads)
-
-    def _source(self, stage: int, read: Read) -> Tensor:
-        if read.ring is None:
-            return self.history.version(stage, read.version)
-        return _held(self.method.rings[read.ring][stage]).slot(read.version)
 
     @contextmanager
     def evaluation(self) -> Iterator[nn.Module]:
         """The model in eval mode at version t, without gradients; afterwards everything is as before."""
         self.flat.check()
-        self._load_current()
+        self.weights.load_current()
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
@@ -188,25 +145,21 @@ class Emulator:
 
     def flat_weights(self) -> list[Tensor]:
         """A copy of version t of each stage's weights, its parameters flattened in unit order."""
-        self._load_current()
+        self.weights.load_current()
         return self.flat.compact()
 
     def finite(self) -> bool:
         """Whether all weights of version t are finite (waits for the device)."""
-        self._load_current()
+        self.weights.load_current()
         return bool(torch.isfinite(self.flat.weights).all())
 
     def memory(self) -> dict[str, int]:
         """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
         method's)."""
-        buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
-        rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
         return {
             "weights": self.flat.weights.nbytes,
             "gradients": self.flat.gradients.nbytes,
-            "history": self.history.nbytes(),
-            "buffers": sum(t.nbytes for t in buffers),
-            "rings": sum(ring.data.nbytes for ring in rings),
+            **self.weights.memory(),
         }
 
     def state_dict(self) -> dict:
@@ -214,12 +167,9 @@ class Emulator:
 
         The tensors are the ones in use, not copies: save the state, or copy it, before the next step.
         """
-        self._load_current()
         return {
             "boundaries": self.boundaries,
-            "history": self.history.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "method": self.method.state_dict(),
+            **self.weights.state_dict(),
             "buffers": dict(self.model.named_buffers()),
         }
 
@@ -231,15 +181,6 @@ class Emulator:
                 f"the checkpoint was made with {len(state['boundaries'])} stages cut at {state['boundaries'][:5]}..., "
                 f"this pipeline has {len(self.boundaries)} cut at {self.boundaries[:5]}...: use the same boundaries"
             )
-        self.history.load_state_dict(state["history"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.method.load_state_dict(state["method"])
+        self.weights.load_state_dict(state)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(state["buffers"][name])
-        self._loaded = [Read(self.step_index)] * len(self._loaded)
-
-
-def _held(value: T | None) -> T:
-    """`value`, which the method promised to hold for the stages whose reads name it."""
-    assert value is not None
-    return value

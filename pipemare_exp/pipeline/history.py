@@ -105,7 +105,10 @@ def make_rings(weights: Sequence[Tensor], lengths: Sequence[int]) -> list[Ring |
     many small ones waste pages."""
     sizes = [length * flat.numel() for flat, length in zip(weights, lengths, strict=True)]
     parts = weights[0].new_zeros(sum(sizes)).split(sizes)
-    return [Ring(part.view(length, -1)) if length else None for part, length in zip(parts, lengths, strict=True)]
+    return [
+        Ring(part.view(length, flat.numel())) if length else None
+        for part, length, flat in zip(parts, lengths, weights, strict=True)
+    ]
 
 
 class History:

@@ -65,6 +65,11 @@ class Method:
     def recompute(self, step: int, microbatch: int) -> list[Read]:
         return self.backward(step, microbatch)
 
+    def while_current(self, stage: int, read: Read) -> Read:
+        """The same weights as `read`, asked for while `read.version` is current, as a real pipeline does: a ring gets
+        its entry of a version only when that version is updated."""
+        return read
+
     def backward(self, step: int, microbatch: int) -> list[Read]:
         return [Read(step)] * self.stages
 

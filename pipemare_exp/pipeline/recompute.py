@@ -7,12 +7,13 @@ segment to segment, from the loss to the front.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.stages import Piece, State, Unit, pieces
@@ -77,7 +78,7 @@ class Segments:
             )
         edges = [starts.index(unit) for unit in wanted] + [len(cut)]
         self._parts = [cut[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-        self._norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norms = list(model.modules())
         self._model = model
         self._inputs: list[State] = []
         self._outputs: list[State] = []
@@ -86,27 +87,21 @@ class Segments:
     def keeping_inputs(self) -> Iterator[Any]:
         """A stand-in for the model whose forward keeps every segment's input and no graph."""
         with torch.no_grad():
-            yield _StandIn(self._model, self._forward)
+            yield StandIn(self._model, self._forward)
 
     @contextmanager
     def recomputing(self) -> Iterator[Any]:
         """A stand-in for the model whose forward starts every segment from its kept input and leaves no trace in
         BatchNorm's running statistics."""
-        tracking = [norm for norm in self._norms if norm.track_running_stats and norm.training]
-        for norm in tracking:
-            norm.track_running_stats = False
-        try:
-            yield _StandIn(self._model, self._recompute)
-        finally:
-            for norm in tracking:
-                norm.track_running_stats = True
+        with frozen_statistics(self._norms):
+            yield StandIn(self._model, self._recompute)
 
     def _forward(self, *inputs: Tensor) -> Tensor:
         self._inputs = []
         state: State = inputs
         for part in self._parts:
             self._inputs.append(state)
-            state = _run(part, state)
+            state = run_pieces(part, state)
         return state[0]
 
     def _recompute(self, *inputs: Tensor) -> Tensor:
@@ -115,7 +110,7 @@ class Segments:
             if index > 0:  # the first segment's input is data
                 leaves = (t.detach().requires_grad_(t.is_floating_point()) for t in self._inputs[index])
                 self._inputs[index] = tuple(leaves)
-            self._outputs.append(_run(part, self._inputs[index]))
+            self._outputs.append(run_pieces(part, self._inputs[index]))
         return self._outputs[-1][0]
 
     def backward(self, loss: Tensor) -> None:
@@ -131,7 +126,20 @@ class Segments:
         self._inputs, self._outputs = [], []
 
 
-class _StandIn:
+@contextmanager
+def frozen_statistics(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Within, a BatchNorm among `modules` normalises as in training and leaves its running statistics as they are."""
+    tracking = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats and m.training]
+    for norm in tracking:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in tracking:
+            norm.track_running_stats = True
+
+
+class StandIn:
     """Called like the model, it runs something else; every attribute is the model's."""
 
     def __init__(self, model: nn.Module, run: Any) -> None:
@@ -144,7 +152,8 @@ class _StandIn:
         return getattr(self._model, name)
 
 
-def _run(part: Sequence[Piece], state: State) -> State:
+def run_pieces(part: Sequence[Piece], state: State) -> State:
+    """The state after the pieces `part`, from the state before them."""
     for piece in part:
         state = piece.run(state)
     return state

@@ -179,6 +179,7 @@ class Translation:
         batches, _ = self._batches("valid", min(POSITIONS, self.max_tokens))
         return [door.to_device(pairs.collater([pairs[int(k)] for k in batch]), self.device) for batch in batches]
 
+    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Per target token loss of valid (label-smoothed, as in training) and tokenised BLEU in percent."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)

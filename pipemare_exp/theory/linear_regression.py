@@ -45,7 +45,9 @@ def loss(data: RegressionData, weights: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(value), value, np.inf)
 
 
-def final_losses(data: RegressionData, alphas: Sequence[float], delays: Sequence[int], steps: int) -> np.ndarray:
+def final_losses(
+    data: RegressionData, alphas: Sequence[float] | np.ndarray, delays: Sequence[int], steps: int
+) -> np.ndarray:
     """f after `steps` updates from w = 0, shape [delays, alphas]; inf where it overflows."""
     grid = np.asarray(alphas, dtype=np.float64)
     return np.stack([loss(data, _run(data, grid, delay, steps)[0]) for delay in delays])

@@ -86,7 +86,7 @@ def write_run(
     if outcome == "diverged":
         rows.append({"kind": "outcome", "outcome": "diverged", "step": step + 3, "epoch": epoch})
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "status.json").write_text(json.dumps({"state": outcome, "pid": 1, "step": step, "updated": 0}))
+    (path / "status.json").write_text(json.dumps({"state": outcome, "pid": 1, "step": step, "updated": 1767323105.0}))
     if outcome in ("finished", "diverged"):
         result = {
             "outcome": outcome, "step": step, "epoch": epoch, "metric": "accuracy", "best": max(accuracies),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,6 +81,8 @@ def test_mirror_holds_metrics_params_tags_and_files_once(home):
     assert tracking.mirror_run(run, uri, "pipemare") == run_id
     client, (found,) = stored(uri)
     assert found.info.run_id == run_id and found.info.run_name == run.path.name and found.info.status == "FINISHED"
+    created = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+    assert (found.info.start_time, found.info.end_time) == (1000 * created, 1000 * (created + 60))
 
     assert points(client, run_id, "test/accuracy") == [(10, 90.0), (20, 95.0)]
     assert points(client, run_id, "train/loss") == [(5, 1.0), (10, 1.0), (15, 0.5), (20, 0.5)]

@@ -9,7 +9,17 @@ import pytest
 
 from pipemare_exp import cli
 
-COMMON = ["scale=demo", "epochs=2", "pipeline.stages=6", "tracking=none", "threads=1", "progress=none", "device=cpu"]
+COMMON = [
+    "scale=demo",
+    "epochs=2",
+    "data.batch_size=256",
+    "pipeline.stages=6",
+    "pipeline.microbatches=4",
+    "tracking=none",
+    "threads=1",
+    "progress=none",
+    "device=cpu",
+]
 RUNS = [
     *(("gpipe", seed, []) for seed in (0, 1, 2)),
     *(("pipemare", seed, []) for seed in (0, 1, 2)),

@@ -12,16 +12,17 @@ from pipemare_exp import cli
 from pipemare_exp.errors import UserError
 
 
-def row(method="t1", seed=0, overrides=(), created="2026-01-01T00:00:00Z", **more) -> RunRow:
+def row(method="t1", seed=0, overrides=(), settings=(), created="2026-01-01T00:00:00Z", **more) -> RunRow:
     """A row that is never drawn: only the choice among rows is tested with it."""
     values = dict.fromkeys(field.name for field in fields(RunRow))
     given = {
-        "name": f"{method}-{seed}-{created}-{'-'.join(overrides)}",
+        "name": f"{method}-{seed}-{created}-{sorted(settings)}-{more}",
         "task": "digits",
         "scale": "demo",
         "method": method,
         "seed": seed,
         "overrides": list(overrides),
+        "settings": {"optimizer.rate": "0.05", "method.label": method, **dict(settings)},
         "outcome": "finished",
         "created": created,
         "evals": [],
@@ -81,51 +82,78 @@ def test_absent_runs_and_unwritable_out_are_named(tmp_path, capsys):
     assert "choose another folder with --out DIR" in capsys.readouterr().err
 
 
-def test_settings_are_what_overrides_change_beyond_method_and_seed():
-    one = row(
-        overrides=[
-            "experiment=digits/t1",
-            "seed=3",
-            "tracking=none",
-            "+epochs=2",
-            "optimizer.rate=0.1",
-            "method.lr_rescheduling.enabled=true",
-            "threads=1",
-        ]
-    )
-    assert select.setting(one) == ("+epochs=2", "optimizer.rate=0.1")
-    assert select.setting(one, ("optimizer.rate",)) == ("+epochs=2",)
-
-
 def needs_t1_and_t2(group):
     return select.lacking(group, ("t1", "t2"))
 
 
-def test_the_plain_setting_is_taken_before_others():
-    plain = [row("t1"), row("t2")]
-    short = [row("t1", overrides=["epochs=1"]), row("t2", overrides=["epochs=1"])]
-    chosen, lacks = select.choose(plain + short, needs_t1_and_t2)
+def pair(**more) -> list[RunRow]:
+    return [row("t1", **more), row("t2", **more)]
+
+
+SHORT = {"overrides": ["epochs=1"], "settings": [("epochs", "1")]}
+LONG = {"overrides": ["epochs=9"], "settings": [("epochs", "9")]}
+
+
+def names(rows) -> list[str]:
+    return sorted(one.name for one in rows)
+
+
+def test_plain_runs_are_those_without_overrides_that_change_the_result():
+    neutral = ["experiment=digits/t1", "seed=3", "tracking=none", "method.lr_rescheduling.enabled=true", "threads=1"]
+    assert select.plain(row(overrides=neutral))
+    assert not select.plain(row(overrides=["optimizer.rate=0.1"]))
+    assert select.plain(row(overrides=["optimizer.rate=0.1"]), ("optimizer.rate",))
+
+
+def test_the_plain_variant_is_taken_before_others():
+    chosen, lacks = select.choose(pair() + pair(**SHORT), needs_t1_and_t2)
     assert lacks == []
-    assert sorted(one.name for one in chosen) == sorted(one.name for one in plain)
+    assert names(chosen) == names(pair())
 
 
-def test_another_setting_is_taken_where_it_alone_is_whole():
-    short = [row("t1", overrides=["epochs=1"]), row("t2", overrides=["epochs=1"])]
-    chosen, lacks = select.choose([row("t1"), *short], needs_t1_and_t2)
-    assert (len(chosen), lacks) == (2, [])
-    assert all(one.overrides for one in chosen)
+def test_another_variant_is_taken_where_it_alone_is_whole():
+    chosen, lacks = select.choose([row("t1"), *pair(**SHORT)], needs_t1_and_t2)
+    assert lacks == []
+    assert names(chosen) == names(pair(**SHORT))
 
 
-def test_two_whole_settings_are_not_guessed_between():
-    rows = [row(method, overrides=[f"epochs={k}"]) for method in ("t1", "t2") for k in (1, 2)]
-    with pytest.raises(UserError, match="epochs=1; epochs=2; choose one with --only"):
-        select.choose(rows, needs_t1_and_t2)
+def test_two_whole_variants_are_not_guessed_between():
+    with pytest.raises(UserError, match="epochs: 1, 9.*--only"):
+        select.choose(pair(**SHORT) + pair(**LONG), needs_t1_and_t2)
 
 
-def test_settings_are_never_pooled_to_fill_a_gap():
-    rows = [row("t1"), row("t2", overrides=["epochs=1"])]
-    _, lacks = select.choose(rows, needs_t1_and_t2)
+def test_variants_are_never_pooled_to_fill_a_gap():
+    _, lacks = select.choose([row("t1"), row("t2", **SHORT)], needs_t1_and_t2)
     assert lacks in (["t1"], ["t2"])
+
+
+DECAY = "method.discrepancy_correction.decay"
+
+
+def test_a_run_that_another_study_asked_for_counts_where_its_settings_are_the_recipes():
+    """A sweep does not train a cell twice: the ablation's run may have been made by the study of D."""
+    recipe = row("t2", settings=[(DECAY, "0.5")])
+    same = row("t1+t2", overrides=[f"{DECAY}=0.5"], settings=[(DECAY, "0.5")])
+    other = row("t1+t2", overrides=[f"{DECAY}=0.9"], settings=[(DECAY, "0.9")])
+    found = select.variants([row("t1"), recipe, same, other])
+    assert [names(one) for one in found] == [names([row("t1"), recipe, same])]
+    # on the axis itself all of them are points
+    assert [names(one) for one in select.variants([recipe, same, other], (DECAY,))] == [names([recipe, same, other])]
+
+
+def test_values_that_were_all_asked_for_make_sets_of_their_own():
+    made = [row("t2", overrides=[f"{DECAY}={d}"], settings=[(DECAY, d)]) for d in ("0.5", "0.9")]
+    assert [names(one) for one in select.variants(made)] == [names(made[:1]), names(made[1:])]
+
+
+def test_a_synchronous_run_serves_every_cut():
+    cut = {stages: [("pipeline.stages", stages)] for stages in ("4", "43")}
+    flushed = row("gpipe", settings=cut["43"])
+    few, many = row("t1", settings=cut["4"]), row("t1", settings=cut["43"])
+    found = select.variants([flushed, few, many])
+    assert sorted(names(one) for one in found) == sorted([names([few, flushed]), names([many, flushed])])
+    slow = row("gpipe", settings=[("optimizer.rate", "0.01"), *cut["43"]])
+    assert names([slow]) in [names(one) for one in select.variants([slow, many])]
 
 
 def test_a_rerun_replaces_the_run_before():
@@ -150,7 +178,7 @@ def test_hogwild_table_pairs_by_seed_at_each_delay():
 
     best = {("hogwild", 2.0): [90.0, 80.0], ("hogwild+t1", 2.0): [91.0, 83.0], ("hogwild", 8.0): [50.0, None]}
     rows = [
-        row(method, seed, best=value, mean_delay=delay, outcome="diverged" if value is None else "finished")
+        row(method, seed, best=value, delay_scale=delay, outcome="diverged" if value is None else "finished")
         for (method, delay), values in best.items()
         for seed, value in enumerate(values)
     ]

@@ -17,9 +17,7 @@ def phrases():
     from pipemare_exp.data import numerals
 
     made = numerals.generate(pairs=SIZES)
-    return {
-        split: [(numerals.tokenise(a), numerals.tokenise(b)) for a, b in pairs] for split, pairs in made.items()
-    }
+    return {split: [(numerals.tokenise(a), numerals.tokenise(b)) for a, b in pairs] for split, pairs in made.items()}
 
 
 @pytest.fixture(scope="session")

@@ -22,12 +22,12 @@ def sacrebleu_cli(hypotheses, references, *options):
     return json.loads(done.stdout)
 
 
-HYPOTHESES = ["the train , mr. smith &apos;s , leaves at half past two .", "she spent twenty-three euro", "", "a b c"]
-REFERENCES = ["the train , mr. smith &apos;s , leaves at half past three .", "she spent thirty-two euro yesterday",
+HYPOTHESES = ["the train , anna &apos;s , leaves at half past two .", "she spent twenty-three euro", "", "a b c"]
+REFERENCES = ["the train , anna &apos;s , leaves at half past three .", "she spent thirty-two euro yesterday",
               "that is all", "a b c d e"]  # fmt: skip
 
 
-@pytest.mark.parametrize("raw", [None, ["The train, Mr. Smith's, leaves at half past three.", "x", "y", "A b c d e"]])
+@pytest.mark.parametrize("raw", [None, ["The train, Anna's, leaves at half past three.", "x", "y", "A b c d e"]])
 def test_scores_are_those_of_sacrebleus_command_line(tmp_path, raw):
     tokeniser = Tokeniser("moses", "en")
     scores = decoding.score(HYPOTHESES, REFERENCES, tokeniser, raw)
@@ -36,11 +36,11 @@ def test_scores_are_those_of_sacrebleus_command_line(tmp_path, raw):
     assert scores.tokenised_bleu == pytest.approx(tokenised["score"], abs=1e-5)
     detokenised = sacrebleu_cli(tmp_path / "hyp", tmp_path / "hyp.ref", "-lc")
     assert scores.sacrebleu == pytest.approx(detokenised["score"], abs=1e-5)
-    assert scores.signature == detokenised["signature"].replace("|", "|")
+    assert scores.signature == detokenised["signature"]
     assert "tok:13a" in scores.signature and "case:lc" in scores.signature
     assert abs(scores.sacrebleu - scores.tokenised_bleu) > 0.1, "the two would not be told apart"
     text = (tmp_path / "hyp").read_text().splitlines()
-    assert text[0] == "the train, mr. smith's, leaves at half past two." and text[2] == ""
+    assert text[0] == "the train, anna's, leaves at half past two." and text[2] == ""
 
 
 def test_tokenised_score_ignores_case_and_is_perfect_for_the_reference():

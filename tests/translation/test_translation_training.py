@@ -40,7 +40,7 @@ def gradients(task, model, microbatches):
 
 @pytest.mark.parametrize(("tying", "stages"), [("none", None), ("decoder", 5)])
 def test_without_delay_it_is_plain_fairseq_training(task_of, tying, stages):
-    """fairseq's own model class, criterion, batches; torch.optim.AdamW; the same dropout keys: equal to the last bit."""
+    """fairseq's own model class, criterion, batches; torch.optim.AdamW; the same dropout keys: equal bit for bit."""
     task = task_of({"tying": tying})
     emulated = task.build_model().train()
     plain = door.TransformerModel.build_model(

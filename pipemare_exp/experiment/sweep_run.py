@@ -1,0 +1,295 @@
+"""Trains the cells of a sweep through one of Hydra's launchers, so that none is lost and none stops the others.
+
+Hydra composes each job's configuration and calls `train_cell` here, in a worker process or (basic) in this one. A
+wish to stop travels as a file beside the runs: workers look for it after every step, write their checkpoint and leave,
+on this machine or another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.experiment import compose, config
+from pipemare_exp.experiment.run_directory import FINAL, Run, write_text
+from pipemare_exp.experiment.sweep_plan import TO_DO, Planned
+
+IN_PROCESS = "basic"
+LOOK = 0.3  # seconds between two looks for the wish to stop, in a worker
+WAIT = 0.5  # seconds between two looks at a run that another process trains
+DRAIN = 2.0  # seconds without any training after which a stopped sweep no longer waits for its launcher
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a worker has to know: each job's overrides and run folder, by job number."""
+
+    overrides: tuple[tuple[str, ...], ...]
+    runs: tuple[str, ...]
+    stop_file: str
+    pid: int
+    one_thread: bool
+
+
+def launchers() -> list[str]:
+    """The launchers that Hydra knows here."""
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()  # registers them
+    return sorted(name.removesuffix(".yaml") for name in ConfigStore.instance().list("hydra/launcher"))
+
+
+class Sweep:
+    """Trains `planned` cells under `root` with Hydra's `launcher`; `options` are the launcher's own settings.
+
+    `run()` returns None, or the number of the signal that asked for a stop. Afterwards each cell's `state` and
+    `error` say what became of it.
+    """
+
+    def __init__(self, planned: Sequence[Planned], root: Path, launcher: str, options: Mapping[str, str]):
+        known = launchers()
+        if launcher not in known:
+            raise UserError(f"launcher={launcher}; allowed: {', '.join(known)}{suggest(launcher, known)}")
+        self.planned, self.root, self.launcher, self.options = planned, root, launcher, dict(options)
+        self.folder = root / ".sweep"
+        self.stop_file = self.folder / f"stop-{os.getpid()}"
+        self.signal: int | None = None
+        self.launched = False
+
+    def run(self) -> int | None:
+        """Train all that is to do. Raises UserError where the launcher or the folder of runs will not do."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the folder of runs {self.root}: {error.strerror}; choose another with --runs"
+            ) from error
+        self.stop_file.unlink(missing_ok=True)
+        todo = [one for one in self.planned if one.state in (*TO_DO, "running")]
+        todo.sort(key=lambda one: one.state == "running")  # trained by another process: waited for, at the end
+        try:
+            with self._signals(), _one_thread_for_children(self.launcher != IN_PROCESS):
+                self._train(todo)
+        except KeyboardInterrupt:
+            if self.signal is None:
+                raise
+        finally:
+            self.stop_file.unlink(missing_ok=True)
+        return self.signal
+
+    def _train(self, todo: list[Planned]) -> None:
+        """All of them; those that a dying worker left are tried once more, each alone, and then given up."""
+        if not todo or self._launch(todo):
+            return
+        left = [one for one in todo if one.state in TO_DO]
+        for one in [one for one in left if one.state == "interrupted"]:
+            if self.signal is None and not self._launch([one]):
+                one.failure = f"its process died twice, at step {one.step} the last time: killed, or out of memory"
+        rest = [one for one in left if one.state in TO_DO and one.failure is None]
+        if rest and self.signal is None and len(rest) < len(todo):
+            self._train(rest)
+        for one in rest if len(rest) == len(todo) else []:
+            one.failure = "no worker process came up: see launcher= and its memory"
+
+    def _launch(self, jobs: Sequence[Planned]) -> bool:
+        """Hand `jobs` to the launcher; False where its workers died."""
+        batch = Batch(
+            tuple(one.cell.overrides for one in jobs),
+            tuple(str(one.run.path) for one in jobs if one.run),
+            str(self.stop_file),
+            os.getpid(),
+            self.launcher != IN_PROCESS,
+        )
+        try:
+            returned = self._multirun(batch)
+        except BrokenExecutor:
+            return self.signal is not None
+        for one, result in zip(jobs, returned, strict=True):
+            problem = getattr(result, "_return_value", result)
+            if isinstance(problem, BaseException):  # outside the training, which records its own
+                problem = f"{type(problem).__name__}: {_first_line(problem)}"
+            one.failure = problem if isinstance(problem, str) else None
+        return True
+
+    def _multirun(self, batch: Batch) -> Sequence[Any]:
+        """What Hydra does for `--multirun`, with the jobs that the study gives instead of a product of lists."""
+        from hydra._internal.callbacks import Callbacks
+        from hydra.core.global_hydra import GlobalHydra
+        from hydra.core.plugins import Plugins
+        from hydra.errors import HydraException
+        from hydra.types import HydraContext, RunMode
+        from omegaconf.errors import OmegaConfBaseException
+
+        with compose.session():
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            try:
+                master = hydra.compose_config("config", self._settings(), RunMode.MULTIRUN, with_log_configuration=False)
+                context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
+                launcher = Plugins.instance().instantiate_launcher(
+                    hydra_context=context, task_function=functools.partial(train_cell, batch=batch), config=master
+                )
+            except (HydraException, OmegaConfBaseException) as error:
+                raise UserError(f"launcher={self.launcher}: {_first_line(error)}") from error
+            jobs = [compose.for_hydra(overrides) for overrides in batch.overrides]
+            self.launched = True
+            try:
+                return launcher.launch(jobs, initial_job_idx=0)
+            except BrokenExecutor:
+                raise
+            except (RuntimeError, OSError, HydraException, OmegaConfBaseException) as error:
+                raise UserError(f"launcher={self.launcher} gave up: {_first_line(error)}") from error
+
+    def _settings(self) -> list[str]:
+        """Overrides of Hydra's own configuration: the launcher, and no folders or logs beside the runs'."""
+        options = {"batch_size": "1", **self.options} if self.launcher == "joblib" else self.options
+        return [
+            f"hydra/launcher={self.launcher}",
+            "hydra/job_logging=none",
+            "hydra/hydra_logging=none",
+            "hydra.output_subdir=null",
+            "hydra.job.chdir=false",
+            f"hydra.sweep.dir='{self.folder}'",
+            "hydra.sweep.subdir=.",
+            *(f"hydra.launcher.{key}={value}" for key, value in options.items()),
+        ]
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM asks all trainings to checkpoint and leave; a second one interrupts at once."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if self.signal is not None:
+                raise KeyboardInterrupt
+            self.signal = number
+            self.stop_file.touch()
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        ended = threading.Event()
+        watch = threading.Thread(target=self._leave_when_idle, args=(ended,), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _leave_when_idle(self, ended: threading.Event) -> None:
+        """After the wish to stop, once nothing trains any more, interrupt the launcher: it need not go through the
+        jobs that are left."""
+        quiet = 0.0
+        while not ended.wait(WAIT):
+            if self.signal is None and self.stop_file.exists():
+                self.signal = signal.SIGINT  # a training in this process has taken the signal
+            if self.signal is not None:
+                busy = any(one.run is not None and one.run.is_locked() for one in self.planned)
+                quiet = 0.0 if busy else quiet + WAIT
+                if quiet >= DRAIN and self.launched:
+                    signal.raise_signal(signal.SIGINT)
+                    return
+
+
+def train_cell(tree: Any, batch: Batch) -> str | None:
+    """One job: train the configuration that Hydra composed. Returns the error that the run's folder cannot tell of."""
+    from hydra.core.hydra_config import HydraConfig
+
+    number = int(HydraConfig.get().job.num)
+    overrides, run = batch.overrides[number], Run(batch.runs[number])
+    stopped = _Stop(batch)
+    if stopped():
+        return None
+    while True:
+        while run.is_locked() and not stopped():  # another sweep trains it
+            time.sleep(WAIT)
+        if run.outcome in FINAL or stopped():
+            return None
+        try:
+            _train(config.from_mapping(OmegaConf.to_container(tree, resolve=True)), overrides, run, batch, stopped)
+            return None
+        except Exception as error:  # whatever it is, the other cells go on
+            if not run.is_locked():  # else another sweep was faster
+                return _failed(run, error)
+
+
+def _failed(run: Run, error: Exception) -> str | None:
+    """Write the failure into the run's folder; its line where that cannot be done."""
+    line = _first_line(error) if isinstance(error, UserError) else f"{type(error).__name__}: {_first_line(error)}"
+    try:
+        run.create()
+        run.set_status("failed", int(run.status.get("step", 0)), error=line)
+        write_text(run.path / "error.txt", traceback.format_exc())
+    except (OSError, UserError) as another:
+        return f"{line} (and its folder cannot be written: {_first_line(another)})"
+    return None
+
+
+def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> None:
+    from pipemare_exp.experiment import assemble
+    from pipemare_exp.experiment import train as training
+
+    if batch.one_thread:
+        cfg = replace(cfg, threads=cfg.threads or 1)  # set after the imports, by assemble.prepare
+    cfg = replace(cfg, progress="plain")
+    prepared = assemble.prepare(cfg)
+    name = config.run_name(prepared.cfg)
+    if name != run.name:
+        raise RuntimeError(f"the job composed to {name}, planned was {run.name}")
+    run.create()
+    with open(run.path / "output.log", "a", encoding="utf-8") as out:
+        result = training.train(cfg, overrides, runs=run.path.parent, out=out, prepared=prepared, stop=stopped)
+    if result.outcome == "interrupted":
+        Path(batch.stop_file).touch()  # a signal reached the training: it is meant for the sweep
+
+
+class _Stop:
+    """Whether the sweep wants to stop, or is no more."""
+
+    def __init__(self, batch: Batch):
+        self.file, self.worker = batch.stop_file, os.getpid() != batch.pid
+        self.parent = os.getppid()
+        self.answer, self.next = False, 0.0
+        if self.worker and threading.current_thread() is threading.main_thread():
+            # The terminal's Ctrl-C reaches every process; between trainings only the sweep itself acts on it.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def __call__(self) -> bool:
+        if not self.answer and time.monotonic() >= self.next:
+            self.next = time.monotonic() + LOOK
+            self.answer = os.path.exists(self.file) or (self.worker and os.getppid() != self.parent)
+        return self.answer
+
+
+@contextlib.contextmanager
+def _one_thread_for_children(wanted: bool) -> Iterator[None]:
+    """OMP_NUM_THREADS=1 and its like, which only processes started meanwhile see."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if wanted else ()
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,342 @@
+"""The runtime: one rank of a real pipeline. It executes its stages' columns of the schedule and talks to its neighbours.
+
+Nothing here says which weights are read or when: the schedule orders the actions, the method prescribes the reads, and
+`Stage` checks one against the other when it loads them. A rank waits for nothing but the message that its next action
+takes, so an asynchronous method is never flushed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline import transport as kinds
+from pipemare_exp.pipeline.actions import Action, Op
+from pipemare_exp.pipeline.columns import Columns, gives_to, takes_from
+from pipemare_exp.pipeline.dropout import KeyedDropout
+from pipemare_exp.pipeline.messages import Message
+from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.recompute import piece_starts
+from pipemare_exp.pipeline.runtime_stage import Loss, Sent, Stage, leaves
+from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer
+from pipemare_exp.pipeline.stages import Piece, Unit, group, pieces
+from pipemare_exp.pipeline.timeline import Timeline
+from pipemare_exp.pipeline.transport import Transport
+
+KIND = {Op.FORWARD: kinds.FORWARD, Op.RECOMPUTE: kinds.RECOMPUTE, Op.BACKWARD: kinds.BACKWARD}
+
+
+class Feed:
+    """Microbatches by their global index g, from a source of minibatches; the last few steps are remembered."""
+
+    def __init__(self, minibatches: Callable[[int], Iterator[Sequence[Any]]], microbatches: int, start: int = 0) -> None:
+        self._minibatches, self._microbatches = minibatches, microbatches
+        self._source: Iterator[Sequence[Any]] | None = None
+        self._next = start
+        self._held: dict[int, Sequence[Any]] = {}
+
+    def __call__(self, g: int) -> Any:
+        step, n = divmod(g, self._microbatches)
+        if self._source is None:
+            self._source = self._minibatches(self._next)
+        while self._next <= step:
+            self._held[self._next] = next(self._source)
+            self._next += 1
+        return self._held[step][n]
+
+    def forget(self, step: int) -> None:
+        """Steps before `step` are not asked for again."""
+        for old in [held for held in self._held if held < step]:
+            del self._held[old]
+
+
+@dataclass
+class Wishes:
+    """What the training around the runtime wants of it. All ranks have the same `observed`.
+
+    observed    whether weights and statistics after t steps are wanted at rank 0
+    checkpoint  rank 0, asked once when step t - 1 begins: (whether to save at version t, whether to end there)
+    save        a rank's state at version t, by stage: write it down
+    """
+
+    observed: Callable[[int], bool] = field(default=lambda version: False)
+    checkpoint: Callable[[int], tuple[bool, bool]] = field(default=lambda version: (False, False))
+    save: Callable[[int, dict[int, dict[str, Any]]], None] | None = None
+
+
+def cut(model: nn.Module, units: Sequence[Unit], boundaries: Sequence[int]) -> list[list[Piece]]:
+    """The pieces of each stage.
+
+    Raises UserError for more stages than pieces, for a stage that would begin inside a piece, and for a weight that
+    several stages would use.
+    """
+    parts = pieces(model)
+    starts = piece_starts(model, units, parts)
+    if len(boundaries) > len(parts):
+        raise UserError(
+            f"pipeline.stages={len(boundaries)}, but {type(model).__name__} can be cut into {len(parts)} pieces only, "
+            f"and engine=runtime gives every stage at least one: take at most {len(parts)} stages"
+        )
+    inside = [unit for unit in boundaries if unit not in starts]
+    if inside:
+        raise UserError(
+            f"pipeline.boundaries: a stage would begin at weight unit {inside[0]} ({units[inside[0]].name}), inside a "
+            f"piece that cannot be cut; the {len(parts)} pieces begin at units {starts}. Choose among those, or leave "
+            "pipeline.boundaries out and set pipeline.stages and pipeline.cut=pieces"
+        )
+    edges = [starts.index(unit) for unit in boundaries] + [len(parts)]
+    stages = [parts[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    owner = {name: s for s, stage in enumerate(group(units, boundaries)) for unit in stage for name in unit.parameters}
+    for s, stage in enumerate(stages):
+        for piece in stage:
+            for parameter in (p for module in piece.modules for p in module.parameters()):
+                name = names[id(parameter)]
+                if owner.get(name, s) != s:
+                    raise UserError(
+                        f"{name} is tied: stages {owner[name]} and {s} both use it, and with engine=runtime every stage "
+                        "has weights of its own, updated at moments of its own; untie it (model.tying=none), take a cut "
+                        "that keeps its uses in one stage, or take engine=emulator"
+                    )
+    return stages
+
+
+class Runtime:
+    """Rank `rank` of the pipeline: `ranks[rank]` are its stages. `model` is the whole model, of which it trains those.
+
+    - `make_method`: makes the method, a new object for every stage;
+    - `columns`: what is executed (see columns.py), with P, N, the steps, M and S;
+    - `feed(g)`: the microbatch; called where the first or the last stage is;
+    - `rate(t)`: alpha_base. `transport` is None in a pipeline of one rank.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        units: Sequence[Unit],
+        boundaries: Sequence[int],
+        make_method: Callable[[], Method],
+        optimizer: MakeOptimizer,
+        columns: Columns,
+        ranks: Sequence[range],
+        transport: Transport,
+        feed: Feed,
+        loss: Loss,
+        rate: Callable[[int], float],
+        *,
+        seed: int = 0,
+        clip: Clip = None,
+        wishes: Wishes | None = None,
+    ) -> None:
+        check_clip(clip, len(boundaries))
+        self.columns, self.transport, self.feed, self.rate = columns, transport, feed, rate
+        self.wishes = wishes or Wishes()
+        self.microbatches, self.count = columns.microbatches, columns.stages
+        self.rank_of = {stage: rank for rank, stages in enumerate(ranks) for stage in stages}
+        self.rank = transport.rank
+        parts, grouped = cut(model, units, boundaries), group(units, boundaries)
+        device = next(model.parameters()).device
+        dropout = KeyedDropout(model, seed, device)
+        slots = columns.slots
+        self.stages = {
+            s: Stage(
+                model, parts[s], grouped[s], s, self.count, make_method(), optimizer, self.microbatches, slots,
+                dropout, loss, segment=columns.segment, clip=clip,
+            )
+            for s in ranks[self.rank]
+        }  # fmt: skip
+        self.timeline = Timeline(self.rank)
+        self.stop_at: int | None = None
+        self.busy: tuple[str, float] | None = None
+        """The running action and since when, for a watch; None while waiting."""
+        self._empty: set[tuple[int, int]] = set()
+        self._planned: set[int] = set()
+        self._states: dict[int, dict[int, dict[str, Any]]] = {}
+        self._actions: Iterator[tuple[int, Action]] | None = None
+        self._after = 0
+        self._cuda = device.type == "cuda"
+
+    @property
+    def planned(self) -> set[int]:
+        """Versions at which checkpoints are made or being gathered."""
+        return self._planned
+
+    def advance(self) -> bool:
+        """Execute up to and with the next update of this rank's first stage, its slowest; False once all is done."""
+        first = min(self.stages)
+        if self._actions is None:
+            self._actions = self.columns.rank(sorted(self.stages), self._after)
+        for stage, action in self._actions:
+            if self.stop_at is not None and self.stages[stage].version >= self.stop_at:
+                if all(s.version >= self.stop_at for s in self.stages.values()):
+                    return False
+                continue
+            self._execute(self.stages[stage], action)
+            if stage == first and action.op is Op.UPDATE:
+                return True
+        return False
+
+    def _execute(self, stage: Stage, action: Action) -> None:
+        step = action.index if action.op is Op.UPDATE else action.index // self.microbatches
+        where = self.transport.where = f"{action} of stage {stage.index} (step {step + 1})"
+        self.transport.check()
+        if action.op is Op.BACKWARD and (stage.index, action.index) in self._empty:
+            self._empty.remove((stage.index, action.index))
+            return
+        if action.op is Op.RECOMPUTE and (stage.index, action.index) in self._empty:
+            return
+        message = self._input(stage, action)
+        began = time.monotonic()
+        self.busy = (where, began)
+        run = {
+            Op.FORWARD: self._forward,
+            Op.RECOMPUTE: self._recompute,
+            Op.BACKWARD: self._backward,
+            Op.UPDATE: self._update,
+        }[action.op]
+        run(stage, action.index, message)
+        if self._cuda:
+            torch.cuda.synchronize()  # so that the times are the device's
+        self.busy = None
+        self.timeline.add(str(action.op), stage.index, action.index, began, time.monotonic())
+
+    def _input(self, stage: Stage, action: Action) -> Message | None:
+        needs = takes_from(stage.index, action, self.count, self.columns.segment)
+        if needs is None:
+            return None
+        return self.transport.take((KIND[needs[1]], stage.index, needs[2]), self.rank_of[needs[0]])
+
+    def _send(self, stage: Stage, op: Op, g: int, tensors: Any, grads: tuple[bool, ...] = (), notes=(0, 0)) -> None:
+        to = gives_to(stage.index, Action(op, g, 0), self.count, self.columns.segment)
+        if to is not None:
+            self._dispatch(self.rank_of[to], Message(KIND[op], to, g, tensors, notes, grads))
+
+    def _dispatch(self, rank: int, message: Message) -> None:
+        if rank == self.rank:
+            self.transport.deliver(message)
+        else:
+            self.transport.send(rank, message)
+
+    def _forward(self, stage: Stage, g: int, message: Message | None) -> None:
+        step, n = divmod(g, self.microbatches)
+        microbatch = self.feed(g) if stage.first or stage.last else None
+        notes = (0, 0) if message is None else message.notes
+        if stage.first and n == 0:
+            save, stop = self.wishes.checkpoint(step + 1)
+            notes = (step + 1 if save or stop else 0, int(stop))
+        if notes[0]:
+            stage.save_at(notes[0])
+            self._planned.add(notes[0])
+            self.stop_at = notes[0] if notes[1] else self.stop_at
+        empty = microbatch is None if message is None else message.tensors is None
+        snapshot = n == self.microbatches - 1 and self._reported(step + 1)
+        if empty:
+            self._empty.add((stage.index, g))
+            if snapshot:
+                stage.keep_statistics(step + 1)
+            self._send(stage, Op.FORWARD, g, None, notes=notes)
+            return
+        later = self.columns.segment is not None and step >= (self.columns.start or 0)
+        state = None if message is None else leaves(message.tensors or (), message.grads)  # type: ignore[arg-type]
+        sent = stage.forward(g, state, microbatch, later, snapshot)
+        self._send_state(stage, Op.FORWARD, g, sent, notes)
+
+    def _send_state(self, stage: Stage, op: Op, g: int, sent: Sent, notes: tuple[int, int] = (0, 0)) -> None:
+        self._send(stage, op, g, sent[0], sent[1], notes)
+
+    def _recompute(self, stage: Stage, g: int, message: Message | None) -> None:
+        microbatch = self.feed(g) if stage.first or stage.last else None
+        state = None if message is None else leaves(message.tensors or (), message.grads)  # type: ignore[arg-type]
+        self._send_state(stage, Op.RECOMPUTE, g, stage.recompute(g, state, microbatch))
+
+    def _backward(self, stage: Stage, g: int, message: Message | None) -> None:
+        gradients = stage.backward(g, None if message is None else message.tensors or ())
+        self._send(stage, Op.BACKWARD, g, gradients)
+
+    def _update(self, stage: Stage, step: int, _: Message | None) -> None:
+        stage.update(step, self.rate(step))
+        version = step + 1
+        if stage.index == min(self.stages):
+            self.feed.forget(version)
+        if stage.last:
+            total = stage.losses.pop(step, torch.zeros((), device=stage.flat.weights.device))
+            self._dispatch(0, Message(kinds.LOSS, 0, version, (total.cpu(),)))
+        if self._reported(version):
+            statistics = stage.statistics.pop(version)
+            tensors = tuple(tensor.cpu() for tensor in (stage.flat_weights, *statistics))
+            self._dispatch(0, Message(kinds.SNAPSHOT, stage.index, version, tensors))
+        if version in stage.savings:
+            self._save(stage, version)
+
+    def _reported(self, version: int) -> bool:
+        return version in self._planned or self.wishes.observed(version)
+
+    def _save(self, stage: Stage, version: int) -> None:
+        states = self._states.setdefault(version, {})
+        states[stage.index] = copied(stage.state_dict())
+        if len(states) == len(self.stages):
+            del self._states[version]
+            if self.wishes.save is not None:
+                self.wishes.save(version, states)
+            self._dispatch(0, Message(kinds.SAVED, self.rank, version))
+
+    def restore(self, version: int, states: dict[int, dict[str, Any]]) -> None:
+        """Go on from version `version`, with the states of this rank's stages that a checkpoint has."""
+        self._after = version
+        for index, stage in self.stages.items():
+            under_way = stage.load_state_dict(states[index], self.feed)
+            for g in states[index]["empty"]:
+                self._empty.add((index, g))
+            for saved in under_way:
+                op = Op.FORWARD if saved["kind"] == "forward" else Op.RECOMPUTE
+                self._send(stage, op, saved["index"], tuple(saved["tensors"]), tuple(saved["grads"]))
+
+    # What rank 0 asks for
+
+    def loss(self, version: int) -> Tensor:
+        """The loss of the step that made `version`."""
+        return _only(self.transport.take((kinds.LOSS, 0, version), self.rank_of[self.count - 1]))[0]
+
+    def snapshot(self, version: int, stage: int) -> list[Tensor]:
+        """[flat weights, buffers...] of a stage at `version`, for which it was wanted."""
+        return _only(self.transport.take((kinds.SNAPSHOT, stage, version), self.rank_of[stage]))
+
+    def wait_for_saves(self, version: int) -> None:
+        """Until every rank has written its part of the checkpoint."""
+        for rank in sorted(set(self.rank_of.values())):
+            self.transport.take((kinds.SAVED, rank, version), rank)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on this rank, summed over its stages (see Stage.memory)."""
+        parts = [stage.memory() for stage in self.stages.values()]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
+
+
+def check_clip(clip: Clip, stages: int) -> None:
+    """UserError for what no pipeline of several stages can have."""
+    if clip is not None and clip[0] == "global" and stages > 1:
+        raise UserError(
+            "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
+            "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"
+        )
+
+
+def copied(tree: Any) -> Any:
+    """A copy of nested dicts and lists whose tensors are copies too, on the CPU."""
+    if isinstance(tree, Tensor):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, dict):
+        return {key: copied(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [copied(value) for value in tree]
+    return tree
+
+
+def _only(message: Message) -> list[Tensor]:
+    return [tensor for tensor in message.tensors or () if tensor is not None]

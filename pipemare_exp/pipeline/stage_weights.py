@@ -1,0 +1,121 @@
+"""The weights of a pipeline's stages in training: brought to what a pass reads, updated, saved.
+
+Both engines work on it. The emulator holds every stage in one; the runtime holds one stage in each, and stands in an
+empty tensor for each of the others, so that the methods' rules over all stages hold as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pipemare_exp.pipeline.history import History
+from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.reads import Read
+
+Clip = tuple[str, float] | None
+T = TypeVar("T")
+MakeOptimizer = Callable[[list[dict]], torch.optim.Optimizer]
+
+
+class StageWeights:
+    """The flat weights `stages` (one Parameter per stage, with its `.grad`), the history that `depths` asks for, and
+    the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm)."""
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Parameter],
+        method: Method,
+        optimizer: MakeOptimizer,
+        clip: Clip,
+        depths: Sequence[int | None],
+    ) -> None:
+        self.stages, self.method, self.clip = list(stages), method, clip
+        self.gradients = [held(stage.grad) for stage in stages]
+        self.owned = [stage for stage, flat in enumerate(stages) if flat.numel()]
+        self.history = History(self.stages, depths)
+        self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
+        self.rates = [0.0] * len(self.stages)
+        self._loaded = [Read(0)] * len(self.stages)
+
+    @torch.no_grad()
+    def load(self, reads: Sequence[Read]) -> None:
+        """Bring the live weights to `reads`, copying only the stages that hold something else."""
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for stage in self.owned:
+            wanted = reads[stage]
+            if wanted == self._loaded[stage]:
+                continue
+            live, source = self.history.live[stage], self._source(stage, wanted)
+            if wanted.buffer is None:
+                targets.append(live)
+                sources.append(source)
+            else:
+                torch.add(source, held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        self._loaded = list(reads)
+
+    def _source(self, stage: int, read: Read) -> Tensor:
+        if read.ring is None:
+            return self.history.version(stage, read.version)
+        return held(self.method.rings[read.ring][stage]).slot(read.version)
+
+    def load_current(self) -> None:
+        """Bring the live weights to version t."""
+        self.load([Read(self.history.current)] * len(self.stages))
+
+    def update(self, step: int, rate: float) -> None:
+        """The update of `step` from the summed gradients, at base rate `rate`: version t + 1 becomes the current."""
+        self.load_current()
+        owned = [self.stages[stage] for stage in self.owned]
+        if self.clip is not None:
+            for stages in [owned] if self.clip[0] == "global" else [[stage] for stage in owned]:
+                nn.utils.clip_grad_norm_(stages, self.clip[1])
+        self.method.transform_gradients(step, self.gradients)
+        self.rates = [rate * factor for factor in self.method.rate_factors(step)]
+        for parameters, stage in zip(self.optimizer.param_groups, self.owned, strict=True):
+            parameters["lr"] = self.rates[stage]
+        self.method.about_to_update(step, self.history)
+        self.optimizer.step()
+        tracked = [wanted and stage in self.owned for stage, wanted in enumerate(self.method.tracks())]
+        changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
+        self.method.updated(step, changes)
+        self.history.push()
+        self._loaded = [Read(self.history.current)] * len(self.stages)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes held beside the live weights: `history`, and the method's `buffers` and `rings`."""
+        buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
+        rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
+        return {
+            "history": self.history.nbytes(),
+            "buffers": sum(t.nbytes for t in buffers),
+            "rings": sum(ring.data.nbytes for ring in rings),
+        }
+
+    def state_dict(self) -> dict:
+        """All that the next updates need, at version t."""
+        self.load_current()
+        return {
+            "history": self.history.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict) -> None:
+        self.history.load_state_dict(state["history"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.method.load_state_dict(state["method"])
+        self._loaded = [Read(self.history.current)] * len(self.stages)
+
+
+def held(value: T | None) -> T:
+    """`value`, which is there for every stage that asks for it."""
+    assert value is not None
+    return value

@@ -1,0 +1,303 @@
+"""What a recomputation reads, told by the weights; the ring it needs; checkpoints; and what is refused."""
+
+import copy
+import io
+import random
+import re
+from functools import partial
+
+import pytest
+import torch
+from event_simulation import by_step, simulate
+from probes import Chain, Prescribed, one
+from recomputing import Pieced, recompute_version, slots_before_backward
+from reference import SGD, Adam
+from toys import METHODS, emulator, loss, minibatches, mixed_net, rule, same
+from torch import nn
+
+from pipemare_exp import methods
+from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline import schedule, versions
+from pipemare_exp.pipeline.stages import Piece
+
+ZERO = torch.zeros(1, dtype=torch.float64)
+RANDOM = random.Random(3)
+SHAPES = [(7, 1, 3), (6, 2, 1), (5, 3, 5)] + [
+    (stages, RANDOM.randint(1, 5), RANDOM.randint(1, stages)) for stages in (4, 6, 7, 8, 9)
+]
+
+
+class CutChain(Chain):
+    def pieces(self) -> list[Piece]:
+        return [Piece(str(s), (m,), lambda state, m=m: (m(state[0]),)) for s, m in enumerate(self.stages)]
+
+
+def run(described, segment, steps, path=float, empty=()):
+    """{(step, n): [stage]} of what forwards, recomputations and backwards read; version k of a weight is path(k)."""
+    chain, N = CutChain(described.stages), described.microbatches
+    for module in chain.stages:
+        nn.init.constant_(module.weight, path(0))
+    fast = emulator(
+        chain, ZERO, range(described.stages), described, partial(Prescribed, path=path), N, segment=segment
+    )
+    chain.clear()
+    order = [(step, n) for step in range(steps) for n in range(N) if (step, n) not in empty]
+    for step in range(steps):
+        fast.step([None if (step, n) in empty else ZERO for n in range(N)], one, 1.0)
+    both, back = chain.read("forward").T.tolist(), chain.read("backward").T.tolist()
+    assert len(both) == 2 * len(back)
+    return tuple(dict(zip(order, read, strict=True)) for read in (both[::2], both[1::2], back))
+
+
+@pytest.mark.parametrize("M", [0, 3])
+@pytest.mark.parametrize("stages, N, segment", SHAPES)
+def test_recomputation_reads_the_version_of_its_moment(stages, N, segment, M):
+    """Emulator == formula == walk over the schedule == updates finished in the slots before, in a simulation."""
+    described = rule("t1+t2+t3" if M else "async", stages, N, "duplex", decay=None, warmup=M)
+    steps = M + 2 * stages // N + 3
+    forward, recompute, backward = run(described, segment, steps)
+    walked = versions.walk(schedule.pipemare(stages, N, steps, start=M, segment=segment)).recompute
+    for s, stage in enumerate(simulate(stages, N, steps, "duplex", M)):
+        read = by_step(stage.read_by_forward, N)
+        for step, n in forward:
+            assert forward[step, n][s] == read[step][n]
+            assert backward[step, n][s] == step
+            if step < M:
+                assert walked[s][step][n] is None and recompute[step, n][s] == step
+                continue
+            slot = stage.backward_slot[step * N + n] - slots_before_backward(stages, segment, s)
+            assert slot >= stage.forward_slot[step * N + n]
+            updates = sum(done < slot for done in stage.update_slot.values())
+            assert recompute[step, n][s] == updates == walked[s][step][n]
+            assert updates == recompute_version(described, segment, step, n, s)
+    late = [[step - v for v in recompute[step, n]] for step in (steps - 2, steps - 1) for n in range(N)]
+    for s in range(stages):
+        before = slots_before_backward(stages, segment, s)
+        assert sum(delays[s] for delays in late) / len(late) == pytest.approx(before / N)
+
+
+@pytest.mark.parametrize("label", ["gpipe", "pipedream"])
+def test_synchronous_and_stashed_recomputations_read_what_the_forward_read(label):
+    forward, recompute, backward = run(rule(label, 6, 2, "duplex"), 2, 9)
+    assert forward == recompute == backward
+
+
+def test_an_empty_microbatch_keeps_its_slot():
+    described, empty = rule("async", 5, 3, "duplex"), {(0, 1), (2, 0), (4, 2), (4, 1)}
+    _, with_gaps, _ = run(described, 2, 7, empty=empty)
+    _, without, _ = run(described, 2, 7)
+    assert with_gaps == {place: read for place, read in without.items() if place not in empty}
+
+
+@pytest.mark.parametrize("warmup", [0, 4])
+@pytest.mark.parametrize("stages, N, segment", [(6, 1, 2), (7, 2, 3), (5, 1, 5), (8, 3, 4)])
+def test_t2_estimates_of_recomputation(stages, N, segment, warmup):
+    """w_r - (tau_fwd - tau_recomp) delta_r, delta_r as it was at version r; the backward w_t - tau_fwd delta_t."""
+    decay, steps = 0.3, warmup + 2 * stages // N + 6
+    draw = torch.Generator().manual_seed(0)
+    path = torch.randn(steps + 1, generator=draw, dtype=torch.float64).cumsum(0).tolist()
+    described = rule("t1+t2+t3" if warmup else "t2", stages, N, "duplex", decay=decay, warmup=warmup)
+    _, recompute, backward = run(described, segment, steps, path=lambda k: path[k])
+    for s in range(stages):
+        tau = (2 * (stages - s) - 1) / N
+        gap = tau - slots_before_backward(stages, segment, s) / N
+        gamma, delta = decay ** (1 / tau), [0.0]
+        for k in range(steps):
+            delta.append(gamma * delta[k] + (1 - gamma) * (path[k + 1] - path[k]))
+        for step, n in recompute:
+            r = recompute_version(described, segment, step, n, s)
+            on = step >= warmup
+            expected = path[r] - (gap * delta[r] if on else 0.0)
+            assert recompute[step, n][s] == pytest.approx(expected, rel=1e-12, abs=1e-12), (step, n, s)
+            expected = path[step] - (tau * delta[step] if on else 0.0)
+            assert backward[step, n][s] == pytest.approx(expected, rel=1e-12, abs=1e-12), (step, n, s)
+
+
+def square_net(stages):
+    return Pieced(*(nn.Linear(16, 16, bias=s % 2 == 1) for s in range(stages)))
+
+
+@pytest.mark.parametrize("label", ["gpipe", "pipedream", "async", "t2"])
+@pytest.mark.parametrize("stages, N, segment", [(6, 1, 2), (7, 1, 3), (6, 2, 3), (9, 3, 4), (4, 1, 4), (5, 8, 2)])
+def test_ring_of_estimates(stages, N, segment, label):
+    """With T2, ceil((2(S-j)+1)/N) estimates at stage j of a segment, so ceil((2S-1)/N) at its first; none at the loss,
+    where the recomputation reads what the forward read. float32, 4 bytes."""
+    net = square_net(stages)
+    fast = emulator(
+        net,
+        torch.zeros(2, 16),
+        range(stages),
+        rule(label, stages, N, "duplex"),
+        partial(torch.optim.SGD, lr=0.0),
+        N,
+        segment=segment,
+    )
+    for _ in range(3):
+        fast.step([torch.ones(2, 16)] * N, lambda m, x: m(x).sum(), 0.0)
+    at_the_loss = (stages - 1) // segment * segment
+    lengths = [-(-slots_before_backward(stages, segment, s) // N) if s < at_the_loss else 0 for s in range(stages)]
+    assert all(lengths[s] == -(-(2 * segment - 1) // N) for s in range(0, at_the_loss, segment))
+    sizes = [sum(p.numel() for p in module.parameters()) for module in net]
+    ring = sum(length * size for length, size in zip(lengths, sizes, strict=True)) * (label == "t2")
+    depths = [-(-(2 * (stages - s) - 1) // N) for s in range(stages)]
+    history = sum((depth + 1) * size for depth, size in zip(depths, sizes, strict=True)) * (label != "gpipe")
+    held = fast.memory()
+    assert (held["rings"], held["history"]) == (4 * ring, 4 * history)
+    assert held["buffers"] == 4 * sum(sizes) * (label == "t2")
+
+
+OPTIMIZERS = [SGD(0.9, nesterov=True, weight_decay=0.01), Adam((0.9, 0.98), weight_decay=0.1, decoupled=True)]
+
+
+def build(label, segment, seed=0):
+    """Depths 6, 5, 4, 3, 2, 1 (P = 6, N = 2); with T3 three synchronous steps, so that the fill lies at 3 to 8."""
+    net = Pieced(*mixed_net(torch.float32, seed))
+    how = rule(label, 6, 2, "duplex", k=6, warmup=3)
+    fast = emulator(
+        net, torch.zeros(2, 2, 6, 6), range(6), how, OPTIMIZERS[segment % 2], 2, seed=3, segment=segment
+    )
+    return net, fast
+
+
+def everything(net, fast):
+    return copy.deepcopy({"model": dict(net.state_dict()), "emulator": fast.state_dict(), "flat": fast.flat_weights()})
+
+
+@pytest.mark.parametrize("segment", [2, 3, 4])
+@pytest.mark.parametrize("label", METHODS)
+def test_resume_bit_for_bit(label, segment):
+    """State after k steps through a file, in a new emulator around other weights; with evaluations in between."""
+    data = list(minibatches((2, 6, 6), 2, 12, torch.float32))
+    net, fast = build(label, segment)
+    saved, losses = {}, []
+    for step, minibatch in enumerate(data):
+        if step in (1, 4, 6, 10):
+            saved[step] = io.BytesIO()
+            torch.save(fast.state_dict(), saved[step])
+        losses.append(fast.step(minibatch, loss, 0.02))
+    end = everything(net, fast)
+    for k, file in saved.items():
+        file.seek(0)
+        other_net, other = build(label, segment, seed=99)
+        for minibatch in data[:2]:  # it has a past of its own
+            other.step(minibatch, loss, 0.02)
+        other.load_state_dict(torch.load(file, weights_only=True))
+        for minibatch, expected in zip(data[k:], losses[k:], strict=True):
+            with other.evaluation() as model:
+                model(data[0][0][0])
+            assert torch.equal(other.step(minibatch, loss, 0.02), expected), k
+        assert same(everything(other_net, other), end), k
+
+
+@pytest.mark.parametrize("options", [{"segment": 3}, {"segment": None}], ids=str)
+def test_state_of_other_segments_is_refused(options):
+    """Its ring of estimates has other lengths."""
+    _, fast = build("t2", 2)
+    net = Pieced(*mixed_net(torch.float32))
+    other = emulator(
+        net, torch.zeros(2, 2, 6, 6), range(6), rule("t2", 6, 2, "duplex"), OPTIMIZERS[0], 2, seed=3, **options
+    )
+    before = everything(net, other)
+    with pytest.raises(UserError, match="recompute|segment"):
+        other.load_state_dict(fast.state_dict())
+    assert same(before, everything(net, other))
+
+
+def test_a_step_that_fails_leaves_batchnorm_as_it_was():
+    net, fast = build("t2", 2)
+    calls = []
+
+    def failing(model, microbatch):
+        calls.append(None)
+        if len(calls) == 2:  # in the recomputation
+            raise ZeroDivisionError
+        return loss(model, microbatch)
+
+    (minibatch,) = minibatches((2, 6, 6), 2, 1, torch.float32)
+    with pytest.raises(ZeroDivisionError):
+        fast.step(minibatch, failing, 0.1)
+    assert all(m.track_running_stats for m in net.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+@pytest.mark.parametrize("segment", [None, 2])
+@pytest.mark.parametrize("where", ["around the step", "in the loss"])
+def test_autocast_is_refused(segment, where):
+    """Its cast copies of the forward's weights would be what the backward reads."""
+    _, fast = build("async", segment) if segment else (None, None)
+    if fast is None:
+        net = mixed_net(torch.float32)
+        fast = emulator(net, torch.zeros(2, 2, 6, 6), range(6), rule("async", 6, 2, "duplex"), SGD(), 2)
+    (minibatch,) = minibatches((2, 6, 6), 2, 1, torch.float32)
+
+    def inside(model, microbatch):
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(model, microbatch)
+
+    with pytest.raises(UserError, match="autocast"):
+        if where == "in the loss":
+            fast.step(minibatch, inside, 0.1)
+        else:
+            with torch.autocast("cpu", torch.bfloat16):
+                fast.step(minibatch, loss, 0.1)
+
+
+class Wide(Pieced):
+    per_piece = 2
+
+
+def refused(net=None, boundaries=range(6), how=None, says=(), **options):
+    net = Pieced(*mixed_net(torch.float32)) if net is None else net
+    how = rule("async", len(boundaries), 2, "duplex") if how is None else how
+    with pytest.raises(UserError) as error:
+        emulator(net, torch.zeros(2, 2, 6, 6), boundaries, how, SGD(), 2, **options)
+    for pattern in says:
+        assert re.search(pattern, str(error.value)), (pattern, str(error.value))
+
+
+def test_refused_where_a_segment_begins_inside_a_piece():
+    """Pieces of two units begin at units 0, 2, 4; three stages to a segment would begin at unit 3."""
+    net = Wide(*mixed_net(torch.float32))
+    units = ["0", "1", "4", "5", "9", "11"]
+    refused(net, segment=3, says=["3", rf"\b{units[3]}\b", "piece", r"0, 2, 4"])
+    refused(net, boundaries=[0, 1, 4], segment=1, says=["1", "piece"])
+    # two stages to a segment begin where pieces do
+    emulator(net, torch.zeros(2, 2, 6, 6), range(6), rule("async", 6, 2, "duplex"), SGD(), 2, segment=2)
+
+
+@pytest.mark.parametrize("label", ["gpipe", "pipedream", "async", "t2"])
+def test_refused_in_alternating_slots(label):
+    how = rule(label, 6, 2, "alternating")
+    refused(how=how, segment=2, says=["alternating", "duplex", "delay"])
+
+
+def test_refused_with_split_stages():
+    refused(segment=2, split=2, says=["split", "2"])
+
+
+def test_refused_with_random_delays():
+    refused(how=methods.build("hogwild"), segment=2, says=["(?i)hogwild", "random|slot"])
+
+
+@pytest.mark.parametrize("segment", [0, -1, 7])
+def test_refused_outside_the_pipeline(segment):
+    refused(segment=segment, says=[str(segment), "1 to 6"])
+
+
+def test_refused_without_pieces():
+    refused(net=mixed_net(torch.float32), segment=2, says=["pieces"])
+
+
+def test_pieces_that_share_a_unit_or_leave_one_out_are_refused():
+    class Short(Pieced):
+        def pieces(self):
+            return super().pieces()[:-1]
+
+    class Twisted(Pieced):
+        def pieces(self):
+            made = super().pieces()
+            return [made[1], made[0], *made[2:]]
+
+    for kind in (Short, Twisted):
+        net = kind(*mixed_net(torch.float32))
+        with pytest.raises(ValueError, match="piece"):
+            emulator(net, torch.zeros(2, 2, 6, 6), range(6), rule("async", 6, 2, "duplex"), SGD(), 2, segment=2)
