@@ -15,6 +15,7 @@ from pipemare_exp.experiment.statistics import mean_with_interval
 from pipemare_exp.pipeline import costs
 
 AXIS = AXES["segment"]
+LEAST_SPAN = 5.0  # points of the metric
 
 
 def missing(rows: Sequence[RunRow]) -> list[str]:
@@ -86,6 +87,9 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     for axes in (left, right):
         axes.set_xticks(range(len(segments)), ["none" if one is None else str(one) for one in segments])
         axes.set_xlabel("segment size S")
+    low, high = left.get_ylim()
+    if high - low < LEAST_SPAN:  # a difference of a tenth of a point should not fill the picture
+        left.set_ylim((low + high - LEAST_SPAN) / 2, (low + high + LEAST_SPAN) / 2)
     left.set_ylabel(f"best {metric_label(rows)}")
     right.set_ylabel("activations held (model)")
     right.set_ylim(bottom=0)

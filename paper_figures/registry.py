@@ -51,8 +51,16 @@ class Entry:
     def chosen(self, rows: Sequence[RunRow], scale: str) -> tuple[list[RunRow], list[str]]:
         """The runs that this entry draws at a scale, and what is missing."""
         module = self._module()
-        mine = select.ended(rows, self.task, scale)
+        mine = [row for row in select.ended(rows, self.task, scale) if self._shows(row.method)]
         return select.choose(mine, lambda group: module.missing(group, **self.options), self.axis)
+
+    def _shows(self, method: str) -> bool:
+        """Whether runs of this method belong on the figure; random delays have figures of their own."""
+        if self.study == "hogwild":
+            return method == "gpipe" or method.startswith("hogwild")
+        if self.family.startswith("metric_over"):
+            return method in self._module().LABELS
+        return not method.startswith("hogwild")
 
     def scales(self, rows: Sequence[RunRow]) -> list[str]:
         """The scales at which nothing is missing."""

@@ -1,6 +1,7 @@
 """Do the pages still fit the code? Links, commands, paths, and the steps of docs/adding.md carried out in a copy."""
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -17,7 +18,9 @@ import pytest
 import yaml
 
 from pipemare_exp import cli
-from pipemare_exp.experiment import compose, config
+from pipemare_exp.commands import plan, sweep
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,7 +28,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 TOP = ("pipemare_exp", "configs", "sweeps", "tests", "paper_figures", "docs", ".ci")
 TOP_FILES = ("Makefile", "pyproject.toml", "requirements.lock", "environment.yml", "README.md", "LICENSE")
 SHELL = ("sh", "bash", "console")
-PLACEHOLDER = re.compile(r"=(?:[A-Z]+\b|<)|\.\.\.")
+PLACEHOLDER = re.compile(r"=(?:[A-Z]+\b|<|\$)|\.\.\.")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
@@ -93,17 +96,17 @@ def test_files_and_tests_that_are_named_exist(page):
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Every `pipemare` and `make` command of the shell blocks, as words."""
+    """Every `pipemare` and `make` command of the shell blocks and of indented lines, as words."""
+    prose, blocks = parts(page)
     found = []
-    for language, text, _ in parts(page)[1]:
-        if language not in SHELL:
-            continue
+    indented = "\n".join(re.findall(r"^ {4}((?:pipemare|make) .*)$", prose, flags=re.M))
+    for text in [indented, *(text for language, text, _ in blocks if language in SHELL)]:
         for line in text.replace("\\\n", " ").splitlines():
             lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>()")
             lexer.whitespace_split, lexer.commenters = True, "#"
             for separator, words in itertools.groupby(lexer, key=lambda word: set(word) <= set("|&;<>()")):
                 words = list(words)
-                while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                while words and re.fullmatch(r"[A-Z_]+=.*|do|exec|srun", words[0]):
                     words.pop(0)
                 if not separator and words and words[0] in ("pipemare", "make"):
                     found.append(words)
@@ -118,19 +121,23 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(words) if intermixed else parser.parse_args(words)
 
 
-def check_overrides(overrides: list[str], added: set[str]) -> None:
-    """They compose and are valid; those that belong to files that the page adds are looked at there."""
-    whole = [one for one in overrides if not PLACEHOLDER.search(one)]
-    choices = [one.split("=", 1) for one in whole if one.split("=", 1)[0] in compose.groups()]
-    if not any(f"configs/{group}/{choice}.yaml" in added for group, choice in choices):
-        config.load(whole)
+def check_names(command: str, args: argparse.Namespace) -> None:
+    """The settings compose and are valid; figures and studies exist."""
+    if command == "train":
+        config.load([one for one in args.overrides if not PLACEHOLDER.search(one)])
+    elif command == "figures":
+        from paper_figures import registry
+
+        registry.find([name for name in args.names if name.islower()])
+    elif command == "sweep":
+        names, own, extra = sweep._sort(args.words)
+        sweep._cells([name for name in names if name.islower()], own, [one for one in extra if "=$" not in one])
+        sweep._launcher(own)
 
 
 @every_page
 def test_commands_are_accepted(page):
-    added = new_files(page)
-    studies = {path.stem for path in (ROOT / "sweeps").glob("*.yaml")} | {Path(path).stem for path in added}
-    tasks = "|".join(path.stem for path in (ROOT / "configs" / "task").glob("*.yaml"))
+    """Of the page that adds things, whose commands are run below, only the form is looked at here."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     for program, *words in commands(page):
         said = shlex.join([program, *words])
@@ -144,17 +151,10 @@ def test_commands_are_accepted(page):
             continue
         try:
             args = parse(words[0], words[1:])
-        except (SystemExit, argparse.ArgumentError) as error:
+            if not new_files(page):
+                check_names(words[0], args)
+        except (SystemExit, argparse.ArgumentError, UserError) as error:
             pytest.fail(f"{said}: {error}")
-        if words[0] == "train":
-            check_overrides(args.overrides, added)
-        elif words[0] == "figures":
-            from paper_figures import registry
-
-            registry.find([name for name in args.names if name.islower()])
-        elif words[0] == "sweep":
-            name = next(word for word in words[1:] if not word.startswith("-") and "=" not in word)
-            assert name in studies or re.sub(rf"_({tasks})$", "", name) in studies or name.isupper(), said
 
 
 @every_page
@@ -198,30 +198,81 @@ for words in json.loads(sys.argv[1]):
     errors, output = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = cli.main(words)
-    print(json.dumps([words, code, errors.getvalue()[-2000:], output.getvalue()[-2000:]]))
+    print(json.dumps([words, code, errors.getvalue(), output.getvalue()]))
 """
 
 
+def keys(value) -> set[str]:
+    """The names of all keys in a JSON value, at any depth."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    return set(value) | keys(list(value.values())) if isinstance(value, dict) else set()
+
+
+def undocumented(names) -> set[str]:
+    """Those of `names` that docs/output.md does not have in code, nor docs/methods.md as a method's label."""
+    text = parts(ROOT / "docs" / "output.md")[0] + parts(ROOT / "docs" / "methods.md")[0]
+    known = {word for code in re.findall(r"`([^`]+)`", text) for word in re.split(r"[^\w+]+", code)}
+    return set(names) - known
+
+
 def test_adding_works_when_followed_literally(tmp_path):
-    """Every section's files and changes in a copy of the project, then the section's own commands there."""
+    """Every section's files and changes in a copy of the project, then the section's own commands there.
+
+    What these write is what docs/output.md says.
+    """
     page = ROOT / "docs" / "adding.md"
     for folder in ("pipemare_exp", "configs", "sweeps", "paper_figures"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     carry_out(page, tmp_path)
     tried = [words[1:] for words in commands(page) if words[0] == "pipemare"]
-    assert len(tried) >= 8
+    assert len(tried) >= 9
+    asked = [["runs", "--json"], ["compare", "digits", "--json"], [*tried[-2], "--json"], ["data", "list", "--json"]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
     environment |= {"PIPEMARE_RUNS": str(tmp_path / "runs"), "PIPEMARE_DATA": str(tmp_path / "data")}
     done = subprocess.run(
-        [sys.executable, "-c", TRY, json.dumps(tried)], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", TRY, json.dumps(tried + asked)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for words, code, errors, output in map(json.loads, done.stdout.splitlines()):
         assert code == 0, f"pipemare {shlex.join(words)}: {errors}{output}"
-    results = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/result.json")]
-    trained = [words for words in tried if words[0] == "train"]
-    assert len(results) == len(trained)
+        if "--json" in words:
+            found = json.loads(output)
+            found = [{**row, "outcomes": None} for row in found] if words[0] == "compare" else found
+            assert not undocumented(keys(found)), words
+    runs = [path.parent for path in (tmp_path / "runs").glob("*/result.json")]
+    results = [json.loads((run / "result.json").read_text()) for run in runs]
+    assert len(results) == len([words for words in tried if words[0] == "train"])
     assert {result["outcome"] for result in results} == {"finished"} and {r["step"] for r in results} == {2}
+    assert not undocumented(keys(results))
+    for run in runs:
+        assert not undocumented({path.name.split(".")[0] for path in run.rglob("*")})
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        meta = {**json.loads((run / "meta.json").read_text()), "versions": None, "notes": None}
+        assert not undocumented(keys([rows, meta, json.loads((run / "status.json").read_text())]))
+
+
+def test_output_names_the_columns_of_rows_and_the_keys_of_a_plan():
+    from paper_figures.rows import RunRow
+
+    assert not undocumented(one.name for one in dataclasses.fields(RunRow) if one.name != "evals")
+    assert not undocumented(keys(plan.make_plan(4, 2, steps=2, sizes=[1, 1, 1, 1])))
+
+
+def test_output_says_what_does_not_name_a_run():
+    text = parts(ROOT / "docs" / "output.md")[0]
+    said = re.search(r"less what cannot change the result \(([^)]*)\)", text)
+    assert said and set(re.findall(r"`([^`]+)`", said[1])) == set(config.NOT_IDENTITY)
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index, page.name
 
 
 def test_settings_in_yaml_blocks_of_new_files_are_yaml():

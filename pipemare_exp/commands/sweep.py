@@ -90,7 +90,9 @@ def _sort(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
     return names, own, extra
 
 
-def _cells(names: Sequence[str], own: dict[str, str], extra: Sequence[str]) -> tuple[list[Cell], list[tuple[Study, str]]]:
+def _cells(
+    names: Sequence[str], own: dict[str, str], extra: Sequence[str]
+) -> tuple[list[Cell], list[tuple[Study, str]]]:
     """The cells of all studies in order, and the (study, task) pairs that they come from."""
     scale, wanted = own.get("scale"), own.get("task")
     for value, allowed, what in ((scale, sweep_study.SCALES, "scale"), (wanted, sweep_study.TASKS, "task")):

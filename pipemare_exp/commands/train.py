@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from typing import Any
 
 HELP = "Train one run, go on with an interrupted one, or say that it is done."
 INTERMIXED = True
@@ -40,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     from pipemare_exp.experiment import config
 
     cfg = config.load(args.overrides)  # before torch is imported: a typing mistake is told at once
+    if cfg.engine.name == "runtime" and not args.cfg:
+        return _run_ranks(args, cfg)
     from pipemare_exp.experiment import assemble, train
 
     if args.cfg:
@@ -51,5 +55,36 @@ def run(args: argparse.Namespace) -> int:
         return 0
     result = train.train(cfg, args.overrides, runs=args.runs, out=sys.stderr if args.json else sys.stdout)
     if args.json:
-        print(json.dumps({"run": str(result.run.path), **result.summary}, indent=2))
+        _print_result(result)
     return result.exit_code
+
+
+def _print_result(result: Any) -> None:
+    print(json.dumps({"run": str(result.run.path), **result.summary}, indent=2))
+
+
+def _command_line(args: argparse.Namespace) -> list[str]:
+    line = ["train", *args.overrides]
+    line += ["--runs", args.runs] if args.runs else []
+    return [*line, "--json"] if args.json else line
+
+
+def _run_ranks(args: argparse.Namespace, cfg: Any) -> int:
+    """The runtime: this process is one rank where torchrun started it, else it starts torchrun."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        from pipemare_exp.experiment import runtime_launch
+
+        return runtime_launch.launch(cfg, _command_line(args))
+    from pipemare_exp.experiment import runtime_worker
+
+    out = sys.stderr if args.json else sys.stdout
+    code, result = runtime_worker.work(cfg, args.overrides, args.runs, out)
+    if args.json and result is not None:
+        _print_result(result)
+    if result is not None:
+        runtime_worker.record_exit(code)
+    if code == 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # threads of the process group may wait for a peer that will never answer
+    return code

@@ -17,6 +17,7 @@ DATASETS = {
     "numerals": "pipemare_exp.data.numerals:describe",
     "iwslt14": "pipemare_exp.data.iwslt14:describe",
     "multi30k": "pipemare_exp.data.multi30k:describe",
+    "cpusmall": "pipemare_exp.theory.regression_data:describe",
 }
 """Data set name -> "module:function" that returns its `Description`; imported when asked for."""
 

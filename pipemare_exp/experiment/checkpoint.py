@@ -62,7 +62,8 @@ class Checkpoints:
         existing = [path for path in self.files if path.exists()]
         for path in existing:
             state = read(path)
-            if state is not None:
+            # A checkpoint of several files names the others; they are whole or it is not.
+            if state is not None and all(intact(self.folder / part) for part in state.get("parts", [])):
                 return state
             say(f"{path} is damaged (truncated or changed) and is passed over")
         if existing:
@@ -87,10 +88,18 @@ def write(path: Path, state: State) -> None:
 
 def read(path: Path) -> State | None:
     """The state in `path`, on the CPU; None when the file is damaged (all its checksums are verified)."""
+    if not intact(path):
+        return None
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, pickle.UnpicklingError):
+        return None
+
+
+def intact(path: Path) -> bool:
+    """Whether `path` is there and all its checksums are right."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                return None
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (zipfile.BadZipFile, EOFError, RuntimeError, pickle.UnpicklingError):
-        return None
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, RuntimeError, FileNotFoundError):
+        return False

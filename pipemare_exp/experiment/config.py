@@ -28,6 +28,10 @@ NOT_IDENTITY = (
     "checkpoint",
     "data.root",
     "threads",
+    "engine.ranks",
+    "engine.flush",
+    "engine.timeout",
+    "engine.max_restarts",
 )
 """Settings that cannot change what is learnt. The number of threads may change the last bits of a sum on some
 machines, as the machine itself may; both are recorded in meta.json and neither names a run."""
@@ -79,7 +83,8 @@ def method_file(name: str) -> str:
 def cuts_at_pieces(cfg: Config) -> bool:
     """Whether `resolve` has to choose boundaries that fall on pieces."""
     pipeline = cfg.pipeline
-    cut = pipeline.cut or ("units" if pipeline.recompute is None else "pieces")
+    whole = pipeline.recompute is None and cfg.engine.name == "emulator"
+    cut = pipeline.cut or ("units" if whole else "pieces")
     return pipeline.boundaries is None and cut == "pieces"
 
 

@@ -11,6 +11,7 @@ from pipemare_exp.experiment import assemble, config
 from pipemare_exp.experiment.checkpoint import Checkpoints
 from pipemare_exp.experiment.loop import Loop
 from pipemare_exp.experiment.run_directory import Run
+from pipemare_exp.experiment.runtime_engine import Pipeline
 
 
 def restore(run: Run, **evaluation: Any) -> Loop:
@@ -24,13 +25,15 @@ def restore(run: Run, **evaluation: Any) -> Loop:
     state = Checkpoints(run.checkpoints, cfg.checkpoint.keep).load(lambda text: print(text, file=sys.stderr))
     if state is None:
         raise UserError(f"{run.path} has no checkpoint yet; `pipemare train` with its overrides makes one")
+    prepared = assemble.prepare(cfg)
     loop = Loop(
-        assemble.prepare(cfg),
+        prepared,
         run,
         Checkpoints(run.checkpoints),
         emit=lambda rows: None,
         stop=lambda: True,
         stepped=lambda: None,
+        engine=Pipeline(prepared) if cfg.engine.name == "runtime" else None,
     )
     loop.restore(state)
     return loop

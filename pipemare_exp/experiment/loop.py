@@ -18,6 +18,7 @@ from pipemare_exp.experiment import config
 from pipemare_exp.experiment.assemble import Prepared
 from pipemare_exp.experiment.checkpoint import Checkpoints, State, write
 from pipemare_exp.experiment.run_directory import Run
+from pipemare_exp.experiment.schema import Config
 
 FORMAT = 1
 """Of a checkpoint's contents; a reader refuses what it does not know."""
@@ -31,9 +32,16 @@ class Diverged(Exception):
         self.step = step
 
 
+def evaluation_due(cfg: Config, step: int) -> bool:
+    """Whether the model is evaluated after `step` updates: after every so many epochs, and at the end."""
+    assert cfg.steps_per_epoch is not None
+    epochs, rest = divmod(step, cfg.steps_per_epoch)
+    return step == config.last_step(cfg) or (rest == 0 and epochs % cfg.evaluation.every_epochs == 0)
+
+
 class Loop:
     """Trains from the current step to the last. `emit` gets the rows of metrics.jsonl, `stop` says when to
-    leave.
+    leave; `engine` stands in the place of a fresh emulator.
 
     `run()` returns True when all steps are done and False when `stop()` asked to leave; it raises Diverged.
     """
@@ -46,11 +54,12 @@ class Loop:
         emit: Callable[[list[dict[str, Any]]], None],
         stop: Callable[[], bool],
         stepped: Callable[[], None],
+        engine: Any = None,
     ):
         self.cfg, self.task = prepared.cfg, prepared.task
         self.run_folder, self.checkpoints = run, checkpoints
         self.emit, self.stop, self.stepped = emit, stop, stepped
-        self.emulator = prepared.emulator()
+        self.emulator = engine or prepared.emulator()
         self.rate = prepared.rate()
         self.hash = config.config_hash(self.cfg)
         self.last = config.last_step(self.cfg)
@@ -138,8 +147,7 @@ class Loop:
         self.emit([row])
 
     def _evaluation_due(self) -> bool:
-        epochs, rest = divmod(self.step, self._steps_per_epoch)
-        return self.step == self.last or (rest == 0 and epochs % self.cfg.evaluation.every_epochs == 0)
+        return evaluation_due(self.cfg, self.step)
 
     def _evaluate(self) -> None:
         if not self.emulator.finite():
@@ -190,6 +198,7 @@ class Loop:
             "seconds": self.seconds,
             "window": self._window,
             "emulator": self.emulator.state_dict(),
+            "parts": getattr(self.emulator, "parts", []),
         }
         self.run_folder.sync_metrics()
         self.checkpoints.save(state)

@@ -170,9 +170,18 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What executes the schedule."""
+    """What executes the schedule: the emulator in one process, or the runtime on `ranks` processes.
 
-    name: str = _choice("emulator", "emulator")
+    The rest is the runtime's. `flush` orders a synchronous method's minibatch; `timeout` is in seconds, after which a
+    rank that hangs is given up; `max_restarts`: how often torchrun may start all ranks again. None of it changes what
+    is learnt.
+    """
+
+    name: str = _choice("emulator", "emulator", "runtime")
+    ranks: int | None = _bounded(low=1)
+    flush: str | None = _choice(None, "gpipe", "1f1b")
+    timeout: float | None = _bounded(above=0.0)
+    max_restarts: int | None = _bounded(low=0)
 
 
 @dataclass(frozen=True)

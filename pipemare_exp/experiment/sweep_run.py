@@ -139,7 +139,7 @@ class Sweep:
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
             try:
-                master = hydra.compose_config("config", self._settings(), RunMode.MULTIRUN, with_log_configuration=False)
+                master = hydra.compose_config("config", self._settings(), RunMode.MULTIRUN, False)
                 context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
                 launcher = Plugins.instance().instantiate_launcher(
                     hydra_context=context, task_function=functools.partial(train_cell, batch=batch), config=master

@@ -46,13 +46,14 @@ def train(
     out: TextIO | None = None,
     prepared: Prepared | None = None,
     stop: Callable[[], bool] | None = None,
+    make_loop: Callable[..., Loop] = Loop,
 ) -> Result:
     """Train what `cfg` describes, or go on with it, or say that it is done.
 
     `overrides` are recorded with the run; `runs` is the folder of runs (else cfg.runs, else PIPEMARE_RUNS, else
     results/runs); messages and progress go to `out` (standard output); `stop` is asked after every step and may
-    interrupt the run as a signal does. Raises UserError for what a user can mend; any other error inside the training
-    is recorded in RUN/error.txt and gives the outcome "failed".
+    interrupt the run as a signal does; `make_loop` makes the training loop. Raises UserError for what a user can mend;
+    any other error inside the training is recorded in RUN/error.txt and gives the outcome "failed".
     """
     prepared = prepared or assemble.prepare(cfg)
     cfg = prepared.cfg
@@ -65,17 +66,23 @@ def train(
         return Result(run, done["outcome"], done, fresh=False)
     run.create()
     with run.lock(), StopRequest(also=stop) as request:
-        return _Session(prepared, run, progress, request, list(overrides)).train()
+        return _Session(prepared, run, progress, request, list(overrides), make_loop).train()
 
 
 class _Session:
     """One process's work on a run."""
 
     def __init__(
-        self, prepared: Prepared, run: Run, progress: Progress, stop: StopRequest, overrides: list[str]
+        self,
+        prepared: Prepared,
+        run: Run,
+        progress: Progress,
+        stop: StopRequest,
+        overrides: list[str],
+        make_loop: Callable[..., Loop],
     ) -> None:
         self.prepared, self.cfg, self.run, self.progress = prepared, prepared.cfg, run, progress
-        self.stop, self.overrides = stop, overrides
+        self.stop, self.overrides, self.make_loop = stop, overrides, make_loop
         self.hash = config.config_hash(self.cfg)
         self.checkpoints = Checkpoints(run.checkpoints, self.cfg.checkpoint.keep)
         self.tracker: GuardedTracker | None = None
@@ -84,7 +91,7 @@ class _Session:
     def train(self) -> Result:
         state = self.checkpoints.load(self.progress.say)
         self._check_state(state)
-        loop = Loop(
+        loop = self.make_loop(
             self.prepared,
             self.run,
             self.checkpoints,

@@ -139,6 +139,7 @@ def check(cfg: Config) -> None:
             f"pipeline.microbatches={cfg.pipeline.microbatches} with data.batch_size={cfg.data.batch_size}: "
             "a microbatch needs at least one example; lower the first or raise the second"
         )
+    _check_engine(cfg)
     _check_method(cfg.method)
     _check_hogwild(cfg)
     _check_recomputation(cfg)
@@ -185,6 +186,30 @@ def _check_method(method: MethodConfig) -> None:
             )
     if t2.enabled and t2.decay is None:
         raise UserError("method.discrepancy_correction.decay is not set; D = e^-2 = 0.1353 is the usual value")
+
+
+def _check_engine(cfg: Config) -> None:
+    engine, optimizer = cfg.engine, cfg.optimizer
+    if engine.name == "emulator":
+        named = [key for key in ("ranks", "flush", "timeout", "max_restarts") if getattr(engine, key) is not None]
+        if named:
+            raise UserError(f"engine.{named[0]} with engine=emulator: it is a setting of the other, engine=runtime")
+        return
+    if optimizer.clip == "global":
+        raise UserError(
+            "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
+            "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"
+        )
+    if cfg.pipeline.split not in (None, 1):
+        raise UserError(
+            f"pipeline.split={cfg.pipeline.split} with engine=runtime: a stage runs whole pieces of the model, parts "
+            "of a weight unit exist in the emulator only; leave pipeline.split out"
+        )
+    if engine.flush == "1f1b" and cfg.method.name != "gpipe":
+        raise UserError(
+            f"engine.flush=1f1b with method.name={cfg.method.name}: it orders the minibatches of method=gpipe; leave "
+            "it out"
+        )
 
 
 def _check_hogwild(cfg: Config) -> None:

@@ -1,4 +1,4 @@
-"""The runtime: one rank of a real pipeline. It executes its stages' columns of the schedule and talks to its neighbours.
+"""The runtime: one rank of a real pipeline, which executes its stages' columns of the schedule.
 
 Nothing here says which weights are read or when: the schedule orders the actions, the method prescribes the reads, and
 `Stage` checks one against the other when it loads them. A rank waits for nothing but the message that its next action
@@ -23,7 +23,7 @@ from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.messages import Message
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.recompute import piece_starts
-from pipemare_exp.pipeline.runtime_stage import Loss, Sent, Stage, leaves
+from pipemare_exp.pipeline.runtime_stage import Loss, Sent, Stage, leaves, restored
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer
 from pipemare_exp.pipeline.stages import Piece, Unit, group, pieces
 from pipemare_exp.pipeline.timeline import Timeline
@@ -35,10 +35,14 @@ KIND = {Op.FORWARD: kinds.FORWARD, Op.RECOMPUTE: kinds.RECOMPUTE, Op.BACKWARD: k
 class Feed:
     """Microbatches by their global index g, from a source of minibatches; the last few steps are remembered."""
 
-    def __init__(self, minibatches: Callable[[int], Iterator[Sequence[Any]]], microbatches: int, start: int = 0) -> None:
+    def __init__(self, minibatches: Callable[[int], Iterator[Sequence[Any]]], microbatches: int) -> None:
         self._minibatches, self._microbatches = minibatches, microbatches
+        self.start(0)
+
+    def start(self, step: int) -> None:
+        """Begin at `step`: those before are not asked for."""
         self._source: Iterator[Sequence[Any]] | None = None
-        self._next = start
+        self._next = step
         self._held: dict[int, Sequence[Any]] = {}
 
     def __call__(self, g: int) -> Any:
@@ -100,9 +104,9 @@ def cut(model: nn.Module, units: Sequence[Unit], boundaries: Sequence[int]) -> l
                 name = names[id(parameter)]
                 if owner.get(name, s) != s:
                     raise UserError(
-                        f"{name} is tied: stages {owner[name]} and {s} both use it, and with engine=runtime every stage "
-                        "has weights of its own, updated at moments of its own; untie it (model.tying=none), take a cut "
-                        "that keeps its uses in one stage, or take engine=emulator"
+                        f"{name} is tied: stages {owner[name]} and {s} both use it, and with engine=runtime every "
+                        "stage has weights of its own, updated at moments of its own; untie it (model.tying=none), "
+                        "take a cut that keeps its uses in one stage, or take engine=emulator"
                     )
     return stages
 
@@ -113,7 +117,7 @@ class Runtime:
     - `make_method`: makes the method, a new object for every stage;
     - `columns`: what is executed (see columns.py), with P, N, the steps, M and S;
     - `feed(g)`: the microbatch; called where the first or the last stage is;
-    - `rate(t)`: alpha_base. `transport` is None in a pipeline of one rank.
+    - `rate(t)`: alpha_base.
     """
 
     def __init__(
@@ -161,6 +165,12 @@ class Runtime:
         self._actions: Iterator[tuple[int, Action]] | None = None
         self._after = 0
         self._cuda = device.type == "cuda"
+
+    def save_last(self) -> None:
+        """Gather the state after the last step, when nothing is in flight. Every rank calls this before it begins."""
+        for stage in self.stages.values():
+            stage.save_at(self.columns.steps)
+        self._planned.add(self.columns.steps)
 
     @property
     def planned(self) -> set[int]:
@@ -238,8 +248,7 @@ class Runtime:
         snapshot = n == self.microbatches - 1 and self._reported(step + 1)
         if empty:
             self._empty.add((stage.index, g))
-            if snapshot:
-                stage.keep_statistics(step + 1)
+            stage.pass_empty(g, snapshot)
             self._send(stage, Op.FORWARD, g, None, notes=notes)
             return
         later = self.columns.segment is not None and step >= (self.columns.start or 0)
@@ -279,7 +288,8 @@ class Runtime:
 
     def _save(self, stage: Stage, version: int) -> None:
         states = self._states.setdefault(version, {})
-        states[stage.index] = copied(stage.state_dict())
+        empty = sorted(g for index, g in self._empty if index == stage.index)
+        states[stage.index] = copied({**stage.state_dict(), "empty": empty})
         if len(states) == len(self.stages):
             del self._states[version]
             if self.wishes.save is not None:
@@ -291,11 +301,10 @@ class Runtime:
         self._after = version
         for index, stage in self.stages.items():
             under_way = stage.load_state_dict(states[index], self.feed)
-            for g in states[index]["empty"]:
-                self._empty.add((index, g))
+            self._empty |= {(index, g) for g in states[index]["empty"]}
             for saved in under_way:
                 op = Op.FORWARD if saved["kind"] == "forward" else Op.RECOMPUTE
-                self._send(stage, op, saved["index"], tuple(saved["tensors"]), tuple(saved["grads"]))
+                self._send_state(stage, op, saved["index"], restored(saved))
 
     # What rank 0 asks for
 

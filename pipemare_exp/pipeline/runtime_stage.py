@@ -23,8 +23,8 @@ from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeight
 from pipemare_exp.pipeline.stages import Piece, State, Unit
 
 Loss = Callable[[nn.Module, Any], Tensor]
-Sent = tuple[State, tuple[bool, ...]]
-"""The tensors that go to the next stage, and which of them want a gradient."""
+Sent = tuple[State | None, tuple[bool, ...]]
+"""The tensors that go to the next stage (None for an empty microbatch), and which of them want a gradient."""
 
 
 class _EndOfStage(BaseException):
@@ -80,7 +80,7 @@ class Stage:
         self.dropout, self.loss = dropout, loss
         self.first, self.last = index == 0, index == stages - 1
         self.modules = list(dict.fromkeys(m for piece in parts for module in piece.modules for m in module.modules()))
-        self.buffers = list({id(b): b for module in self.modules for b in module.buffers(recurse=False)}.values())
+        self.buffers = buffers_of(parts)
         self.flat = FlatWeights(model, [[name for unit in units for name in unit.parameters]])
         everywhere = [_nothing(self.flat.weights) for _ in range(stages)]
         everywhere[index] = self.flat.stages[0]
@@ -89,6 +89,8 @@ class Stage:
         # such moments is not needed.
         method.rings.clear()
         self.weights = StageWeights(everywhere, method, optimizer, clip, depths(method, index))
+        self.most_held = 0
+        """The most microbatches whose activations, or input for a recomputation, were held at once."""
         self.graphs: dict[int, Graph] = {}
         self.kept: dict[int, State] = {}
         """Inputs of microbatches whose activations are yet to be recomputed (first stage of a segment)."""
@@ -126,6 +128,7 @@ class Stage:
                 outputs = self._run(state, microbatch)
                 self.graphs[g] = Graph(state, outputs, read)
                 self._copy_weights(g, read)
+        self._count_held()
         if self.last:
             self.losses[step] = self.losses.get(step, torch.zeros_like(outputs[0])) + outputs[0].detach()
         if snapshot:
@@ -133,6 +136,13 @@ class Stage:
         sent = _sent(outputs)
         self._note_under_way("forward", g, self.method.forward(step, n), sent)
         return sent
+
+    def pass_empty(self, g: int, snapshot: bool) -> None:
+        """The forward of an empty microbatch: it only takes its turn."""
+        step, n = divmod(g, self.microbatches)
+        if snapshot:
+            self.keep_statistics(step + 1)
+        self._note_under_way("forward", g, self.method.forward(step, n), (None, ()))
 
     def keep_statistics(self, version: int) -> None:
         self.statistics[version] = [buffer.clone() for buffer in self.buffers]
@@ -146,10 +156,14 @@ class Stage:
             state = leaves(self.kept.pop(g), None)
         outputs = self._again(g, state, microbatch)
         self.graphs[g] = Graph(state, outputs, read, recomputed=True)
+        self._count_held()
         self._copy_weights(g, read)
         sent = _sent(outputs)
         self._note_under_way("recompute", g, self.method.recompute(step, n), sent)
         return sent
+
+    def _count_held(self) -> None:
+        self.most_held = max(self.most_held, len(self.graphs) + len(self.kept))
 
     def _again(self, g: int, state: State | None, microbatch: Any) -> State:
         with self.dropout.at(*divmod(g, self.microbatches)), frozen_statistics(self.modules):
@@ -223,7 +237,7 @@ class Stage:
         """Keep an output that the next stage will not have used when it reaches the checkpoint's version."""
         for saving in [] if self.last else self._gathering(g):
             if reads[self.index + 1].version >= saving.version:
-                tensors = [tensor.detach().clone() for tensor in sent[0]]
+                tensors = None if sent[0] is None else [tensor.detach().clone() for tensor in sent[0]]
                 saving.under_way.append({"kind": kind, "index": g, "tensors": tensors, "grads": list(sent[1])})
 
     def state_dict(self) -> dict[str, Any]:
@@ -289,6 +303,12 @@ class Stage:
         }
 
 
+def buffers_of(parts: Sequence[Piece]) -> list[Tensor]:
+    """The buffers (BatchNorm's statistics) of the modules whose weights these pieces own, in one order everywhere."""
+    found = (buffer for piece in parts for module in piece.modules for buffer in module.buffers())
+    return list({id(buffer): buffer for buffer in found}.values())
+
+
 def leaves(tensors: Sequence[Tensor], grads: Sequence[bool] | None) -> State:
     """The tensors as the beginnings of a graph of their own; `grads` None: a gradient for all that can have one."""
     wanted = [True] * len(tensors) if grads is None else grads
@@ -296,6 +316,11 @@ def leaves(tensors: Sequence[Tensor], grads: Sequence[bool] | None) -> State:
         tensor.detach().requires_grad_(bool(wants) and tensor.is_floating_point())
         for tensor, wants in zip(tensors, wanted, strict=True)
     )
+
+
+def restored(saved: dict[str, Any]) -> Sent:
+    """An output that was under way, out of a checkpoint."""
+    return None if saved["tensors"] is None else leaves(saved["tensors"], saved["grads"]), tuple(saved["grads"])
 
 
 def _sent(outputs: State) -> Sent:

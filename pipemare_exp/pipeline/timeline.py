@@ -56,10 +56,9 @@ def aligned(exports: Sequence[dict[str, Any]]) -> dict[int, list[Event]]:
 
 
 def steady_window(by_rank: dict[int, list[Event]], skip: int, last: int) -> tuple[float, float]:
-    """The time in which every rank works on steps from `skip` up to and with `last` - 1, by its updates.
+    """From when every stage has made the update of step `skip` until the first one makes the update of step `last`.
 
-    From when the first stage has made update `skip` - 1, the last to do so, until the first rank made update `last`
-    - 1. Raises ValueError where no such time is.
+    Raises ValueError where no such time is.
     """
     begins = [event.end for events in by_rank.values() for event in events if event.op == "U" and event.index == skip]
     ends = [event.end for events in by_rank.values() for event in events if event.op == "U" and event.index == last]
@@ -82,7 +81,7 @@ def utilization(by_rank: dict[int, list[Event]], begin: float, end: float) -> li
 
 
 def chrome_trace(by_rank: dict[int, list[Event]], microbatches: int) -> dict[str, Any]:
-    """A trace for chrome://tracing or ui.perfetto.dev: a process per rank, a thread per stage, times in microseconds."""
+    """A trace for chrome://tracing or ui.perfetto.dev: a process per rank, a thread per stage, microseconds."""
     origin = min((events[0].begin for events in by_rank.values() if events), default=0.0)
     names = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "E": "evaluate"}
     rows: list[dict[str, Any]] = []

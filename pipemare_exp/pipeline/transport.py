@@ -302,21 +302,24 @@ def watch_for_parent() -> None:
 
 
 class Watch:
-    """Ends the process when one action takes longer than `timeout` seconds, after `tell(text)`."""
+    """Ends the process when one action takes longer than `timeout` seconds, after `tell(text)`.
 
-    def __init__(self, timeout: float, tell: Callable[[str], None]) -> None:
-        self.timeout, self.tell = timeout, tell
-        self.running: tuple[str, float] | None = None
-        """(what, since when), or None while nothing that is watched runs."""
+    `running()` is (what, since when), or None while nothing that is watched runs.
+    """
+
+    def __init__(
+        self, timeout: float, running: Callable[[], tuple[str, float] | None], tell: Callable[[str], None]
+    ) -> None:
+        self.timeout, self.running, self.tell = timeout, running, tell
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True, name="watch")
         self._thread.start()
 
     def _look(self) -> None:
         while not self._done.wait(min(1.0, self.timeout / 4)):
-            running = self.running
+            running = self.running()
             if running is not None and time.monotonic() - running[1] > self.timeout:
-                self.tell(f"hangs: {running[0]} has not ended after {self.timeout:g} s")
+                self.tell(f"hangs: {running[0]} has not ended for {self.timeout:g} s")
                 os._exit(1)
 
     def stop(self) -> None:

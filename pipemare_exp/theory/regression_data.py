@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipemare_exp.data import Description
 from pipemare_exp.errors import UserError
 
 CPUSMALL_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/regression/cpusmall"
@@ -113,3 +114,18 @@ def load(root: Path | None = None) -> RegressionData:
     from sklearn.datasets import load_diabetes
 
     return standardised("diabetes", *load_diabetes(return_X_y=True))
+
+
+def describe() -> Description:
+    """For `pipemare data`."""
+
+    def prepare(root: Path) -> str:
+        path = prepare_cpusmall(root)
+        return f"{path}: {CPUSMALL_ROWS:,} rows are expected, {len(read_libsvm(path)[1]):,} were read"
+
+    return Description(
+        "cpusmall",
+        "LIBSVM's cpusmall, for the heat map of the theory; without it, scikit-learn's bundled diabetes data serve",
+        (CPUSMALL_FILE,),
+        prepare,
+    )

@@ -19,8 +19,10 @@ T_975 = {1: 12.706204736, 2: 4.30265273}  # Student's t, 97.5 %, by degrees of f
 STAGES, MICROBATCHES, PER_EPOCH = 6, 4, 6  # 1,400 digits in minibatches of 256
 
 
-def logged(root: Path, method: str, seed: int | None = None, rate: str | None = None) -> list[list[float]]:
-    """Accuracies over epochs of a method's runs, read straight from metrics.jsonl."""
+def logged(
+    root: Path, method: str, seed: int | None = None, rate: str | None = None, more: str = ""
+) -> list[list[float]]:
+    """Accuracies over epochs of a method's runs (`more`: with this override), read straight from metrics.jsonl."""
     found = []
     for folder in sorted(root.iterdir()):
         if not folder.name.startswith(f"digits-{method}-"):
@@ -29,6 +31,10 @@ def logged(root: Path, method: str, seed: int | None = None, rate: str | None = 
         rates = [one for one in overrides if one.startswith("optimizer.rate")]
         wanted = [] if rate is None else [f"optimizer.rate={rate}"]
         if rates != wanted or (seed is not None and f"seed={seed}" not in overrides):
+            continue
+        if ("pipeline.recompute=2" in overrides or "hogwild" in method) and more not in overrides:
+            continue
+        if more and more not in overrides:
             continue
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         found.append([line["accuracy"] for line in lines if line["kind"] == "eval"])
@@ -42,6 +48,7 @@ def number(text: str) -> float | None:
 
 def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
     runs = [run for run in find_runs(tiny_runs) if run.config["optimizer"]["rate"] == 0.05]
+    runs = [run for run in runs if "hogwild" not in run.name and not run.config["pipeline"]["recompute"]]
     paths = metric_over_epochs.draw(runs, "digits", tmp_path / "figure")
     assert [path.suffix for path in paths] == [".svg", ".png", ".csv"]
     assert Image.open(paths[1]).info["dpi"] == pytest.approx((200, 200), abs=0.1)
@@ -60,7 +67,7 @@ def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
 
 
 def test_runs_of_several_settings_are_not_averaged(tiny_runs, tmp_path):
-    with pytest.raises(UserError, match="several variants on one figure .optimizer.rate: 0.01, 0.05, 1000.0"):
+    with pytest.raises(UserError, match="several variants on one figure .*optimizer.rate: 0.01, 0.05, 1000.0"):
         metric_over_epochs.draw(find_runs(tiny_runs), "digits", tmp_path / "figure")
     assert not list(tmp_path.iterdir())
 
@@ -145,6 +152,33 @@ def test_sensitivity_to_the_rate(tiny_runs, tmp_path, table):
     assert lines[0.05]["n"] == "1"
 
 
+def test_hogwild_figure_and_table(tiny_runs, tmp_path, table):
+    logged_rows = rows.read(tiny_runs)
+    figure, numbers = (
+        registry.find([name])[0].make(tmp_path, logged_rows, "demo")[2]
+        for name in ("hogwild_digits", "hogwild_table_digits")
+    )
+    lines = {(line["method"], float(line["value"])): line for line in table(figure)}
+    assert len(lines) == 4
+    compared = {float(line["delay_scale"]): line for line in table(numbers)}
+    for scale in (0.5, 2.0):
+        more = f"method.hogwild.delay_scale={scale}"
+        without, with_t1 = (max(logged(tiny_runs, name, more=more)[0]) for name in ("hogwild", "hogwild_t1"))
+        assert float(lines["hogwild", scale]["best_mean"]) == pytest.approx(without)
+        assert float(lines["hogwild+t1", scale]["best_mean"]) == pytest.approx(with_t1)
+        assert float(compared[scale]["difference"]) == pytest.approx(with_t1 - without, abs=1e-8)
+
+
+def test_recompute_figure(tiny_runs, tmp_path, table):
+    paths = registry.find(["recompute_digits"])[0].make(tmp_path, rows.read(tiny_runs), "demo")
+    none, two = table(paths[2])
+    assert (none["method"], none["segment"], two["segment"]) == ("t1", "", "2")
+    assert float(none["best_mean"]) == pytest.approx(max(logged(tiny_runs, "t1")[0]))
+    assert float(two["best_mean"]) == pytest.approx(max(logged(tiny_runs, "t1", more="pipeline.recompute=2")[0]))
+    # P^2, and P S + P^2/S - P where S divides P
+    assert (int(none["activations"]), int(two["activations"])) == (36, 6 * 2 + 36 // 2 - 6)
+
+
 def test_a_diverged_run_is_marked_where_it_ended(tiny_runs, tmp_path, table):
     lost = [run for run in find_runs(tiny_runs) if run.outcome == "diverged"]
     assert len(lost) == 1
@@ -174,7 +208,7 @@ def test_rows_survive_the_files(tiny_runs, tmp_path):
     rows.write(read, tmp_path)
     key = lambda row: row.name  # noqa: E731
     assert sorted(rows.read(tmp_path), key=key) == sorted(read, key=key)
-    assert len(read) == 14
+    assert len(read) == 19
 
 
 def test_a_damaged_run_costs_no_other(tiny_runs, tmp_path, caplog):
@@ -204,10 +238,11 @@ def test_all_that_is_ready_is_made_and_the_rest_is_named(tiny_runs, tmp_path, ca
     assert cli.main(["figures", "--runs", str(tiny_runs), "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert "table2_digits_demo.md" in captured.out
-    assert "skipped hogwild_digits: missing hogwild, hogwild+t1: pipemare sweep hogwild_digits scale=demo" in (
-        captured.err
-    )
-    assert not list(tmp_path.glob("hogwild*"))
+    assert (
+        "skipped sensitivity_d_digits: missing two values of method.discrepancy_correction.decay for one method: "
+        "pipemare sweep sensitivity_d_digits scale=demo"
+    ) in captured.err
+    assert not list(tmp_path.glob("sensitivity_d*"))
 
 
 def test_nothing_is_drawn_without_runs(tmp_path):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import yaml
 
 from paper_figures import registry, select
 from paper_figures.rows import RunRow
 from pipemare_exp import cli
 from pipemare_exp.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def row(method="t1", seed=0, overrides=(), settings=(), created="2026-01-01T00:00:00Z", **more) -> RunRow:
@@ -36,6 +40,17 @@ def test_names_are_distinct_and_modules_exist():
     for entry in registry.ENTRIES:
         assert entry.what()
     assert {entry.kind for entry in registry.ENTRIES} == {"theory", "costs", "runs"}
+
+
+def test_studies_and_figures_name_each_other():
+    families = {entry.family for entry in registry.ENTRIES}
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "sweeps").glob("*.yaml")}
+    assert files
+    for study in files.values():
+        assert set(study["figures"]) <= families
+    for entry in registry.ENTRIES:
+        if entry.kind == "runs":
+            assert entry.family in files[entry.study]["figures"], entry.name
 
 
 def test_a_family_stands_for_its_tasks():

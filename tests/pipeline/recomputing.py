@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from reference import Rule, Trainer, Weights
-from toys import keyed_mask
 from torch import Tensor, nn
+from toys import keyed_mask
 from two_weights import Net
 
 from pipemare_exp.pipeline.stages import Piece
@@ -240,9 +240,7 @@ class Travelling(nn.Module):
 
     def pieces(self) -> list[Piece]:
         steps = self.through(lambda name, x: self.get_submodule(name)(x))
-        return [
-            Piece(name, (self.get_submodule(name),), step) for name, step in zip(self.names, steps, strict=True)
-        ]
+        return [Piece(name, (self.get_submodule(name),), step) for name, step in zip(self.names, steps, strict=True)]
 
     def forward(self, x: Tensor, index: Tensor) -> Tensor:
         state: State = (x, index)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from probes import Chain, Prescribed, one
 from reference import SGD, Rule, Trainer, dense_gradient
-from toys import cut, dense_net, emulator, loss, minibatches, mixed_net, named_units, same
 from torch import nn
+from toys import cut, dense_net, emulator, loss, minibatches, mixed_net, named_units, same
 
 from pipemare_exp import methods
 
@@ -53,7 +53,9 @@ def described(stages, N, slots, K, M, backward, draw):
 
 @pytest.mark.parametrize("draw", ["step", "microbatch"])
 @pytest.mark.parametrize("backward", ["same", "current"])
-@pytest.mark.parametrize("stages, N, slots, K, M", [(4, 2, "duplex", 0, 0), (4, 1, "alternating", 20, 5), (3, 3, "duplex", 12, 4)])
+@pytest.mark.parametrize(
+    "stages, N, slots, K, M", [(4, 2, "duplex", 0, 0), (4, 1, "alternating", 20, 5), (3, 3, "duplex", 12, 4)]
+)
 def test_against_the_reference(stages, N, slots, K, M, backward, draw):
     rule = described(stages, N, slots, K, M, backward, draw)
     net, optimizer = dense_net(), SGD(0.8, weight_decay=0.01)
@@ -118,9 +120,7 @@ def test_resume_bit_for_bit(draw, backward):
 
     def build(seed, net_seed):
         net = mixed_net(torch.float32, net_seed)
-        how = methods.build(
-            "hogwild", lr_rescheduling_steps=6, warmup_steps=2, draw=draw, backward=backward, seed=seed
-        )
+        how = methods.build("hogwild", lr_rescheduling_steps=6, warmup_steps=2, draw=draw, backward=backward, seed=seed)
         return net, emulator(net, torch.zeros(2, 2, 6, 6), range(6), how, SGD(0.9), 2, seed=3)
 
     def everything(net, fast):

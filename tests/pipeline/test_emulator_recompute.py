@@ -35,9 +35,7 @@ def compare(net, gradient, data, share, example, described, boundaries, segment,
     weights = {name: w.detach().clone() for name, w in net.named_parameters()}
     stages = cut(named_units(net), boundaries)
     slow = RecomputingTrainer(weights, stages, described, optimizer, gradient, segment)
-    fast = emulator(
-        net, example, boundaries, described, optimizer, described.microbatches, seed=SEED, segment=segment
-    )
+    fast = emulator(net, example, boundaries, described, optimizer, described.microbatches, seed=SEED, segment=segment)
     worst = 0.0
     for step, minibatch in enumerate(data):
         alpha = rate * (1 + 0.5 * (step % 3))
@@ -156,7 +154,9 @@ def test_segments_of_different_length_train_differently():
 def trained(label, segment, net, N=2, stages=6, steps=9):
     """float32 weights and statistics after some steps with, or without, recomputation; and the losses."""
     example = torch.zeros(2, 2, 6, 6)
-    fast = emulator(net, example, cut_at(6, stages), rule(label, stages, N, "duplex"), ADAMW, N, seed=3, segment=segment)
+    fast = emulator(
+        net, example, cut_at(6, stages), rule(label, stages, N, "duplex"), ADAMW, N, seed=3, segment=segment
+    )
     data = minibatches((2, 6, 6), N, steps, torch.float32)
     losses = [float(fast.step(minibatch, loss, 0.01)) for minibatch in data]
     return {name: value.clone() for name, value in net.state_dict().items()}, losses
