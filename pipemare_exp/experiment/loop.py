@@ -20,7 +20,7 @@ from pipemare_exp.experiment.checkpoint import Checkpoints, State, write
 from pipemare_exp.experiment.run_directory import Run
 from pipemare_exp.experiment.schema import Config
 
-FORMAT = 1
+FORMAT = 2
 """Of a checkpoint's contents; a reader refuses what it does not know."""
 
 

@@ -14,7 +14,7 @@ from pipemare_exp.experiment.run_directory import write_json, write_text
 from pipemare_exp.experiment.schema import Config
 from pipemare_exp.pipeline import costs
 from pipemare_exp.pipeline.runtime import Runtime
-from pipemare_exp.pipeline.timeline import Event, aligned, busy, chrome_trace, steady_window, utilization
+from pipemare_exp.pipeline.timeline import Event, Windows, aligned, busy, chrome_trace, utilization, windows
 from pipemare_exp.pipeline.versions import history_depth, slot_delays
 
 OPS = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "E": "evaluate"}
@@ -52,17 +52,15 @@ def summary(
     """
     pipeline = cfg.pipeline
     assert pipeline.stages is not None
-    window = _window(cfg, by_rank)
+    within = _steady(cfg, by_rank)
     shares: list[float | None] = [None] * len(by_rank)
-    steps_per_second = None
-    if window is not None:
-        begin, end = window
-        evaluating = busy(by_rank[0], begin, end, ("E",))
-        if end - begin > evaluating:
-            scale = (end - begin) / (end - begin - evaluating)
-            shares = [scale * share for share in utilization(by_rank, begin, end)]
-            done = sum(e.op == "U" and e.stage == 0 and begin < e.end <= end for e in by_rank[0])
-            steps_per_second = done / (end - begin - evaluating)
+    steps_per_second = seconds = None
+    if within is not None:
+        shares = list(utilization(by_rank, within).values())
+        begin, end = within[0]
+        seconds = end - begin - busy(by_rank[0], begin, end, ("E",))
+        done = sum(e.op == "U" and e.stage == 0 and begin < e.end <= end for e in by_rank[0])
+        steps_per_second = done / seconds
     known = [share for share in shares if share is not None]
     ranks = [
         {
@@ -83,12 +81,12 @@ def summary(
         # With several stages on a rank the pipeline is as long as there are ranks: a rank works for its stages in turn.
         "utilization_model": costs.utilization(cfg.method.name, len(by_rank), pipeline.microbatches),
         "steps_per_second": steps_per_second,
-        "seconds": None if window is None else window[1] - window[0],
+        "seconds": seconds,
         "ranks": ranks,
     }
 
 
-def _window(cfg: Config, by_rank: dict[int, list[Event]]) -> tuple[float, float] | None:
+def _steady(cfg: Config, by_rank: dict[int, list[Event]]) -> Windows | None:
     """The steady state: after the fill that follows the warm-up, before the drain; among the actions remembered."""
     pipeline = cfg.pipeline
     assert pipeline.stages is not None
@@ -96,12 +94,11 @@ def _window(cfg: Config, by_rank: dict[int, list[Event]]) -> tuple[float, float]
     if not all(updates):
         return None
     depth = history_depth(max(slot_delays(pipeline.stages, pipeline.slots)), pipeline.microbatches)
-    fill = 1 if cfg.method.name == "gpipe" else (cfg.method.sync_warmup.steps or 0) + depth
-    first = max(fill, *(min(found) + 1 for found in updates))
-    last = min(max(found) for found in updates) - (0 if cfg.method.name == "gpipe" else depth)
-    if last <= first:
-        return None
+    if cfg.method.name == "gpipe":
+        depth = 0
+    first = max((cfg.method.sync_warmup.steps or 0) + depth + 1, *(min(found) + 1 for found in updates))
+    last = min(max(found) for found in updates) - depth
     try:
-        return steady_window(by_rank, first, last)
+        return windows(by_rank, first, last)
     except ValueError:
         return None

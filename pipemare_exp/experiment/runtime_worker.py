@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -104,7 +104,7 @@ def _lead(
 
     def make_loop(*args: Any, **options: Any) -> RuntimeLoop:
         loop = RuntimeLoop(*args, **options, engine=pipeline)
-        watch.append(_watch(prepared.cfg, lambda: pipeline.runtime))
+        watch.append(watch_actions(lambda: pipeline.runtime, prepared.cfg.engine.timeout))
         return loop
 
     try:
@@ -114,7 +114,7 @@ def _lead(
             record_exit(2)
             runtime_engine.tell({"go": False, "code": 2})
         else:
-            _leave(pipeline.runtime, error)
+            leave(pipeline.runtime, error)
         raise
     runtime = pipeline.runtime
     if runtime is None:  # found finished
@@ -123,7 +123,7 @@ def _lead(
     if result.outcome == "failed" or (result.outcome == "interrupted" and runtime.stop_at is None):
         text = result.run.status.get("error", "rank 0 was interrupted").removeprefix("RankFailure: ")
         record(text, said=True)
-        _leave(runtime, RankFailure(text))
+        leave(runtime, RankFailure(text))
         return 1, result
     if result.outcome == "diverged":
         runtime.transport.tell(kinds.STOP)
@@ -145,7 +145,7 @@ def _follow(prepared: Prepared, ranks: int) -> int:
         return decision["code"]
     folder = Path(decision["folder"])
     runtime = runtime_engine.build(prepared, ranks, folder, lambda version: (False, False))
-    watch = _watch(prepared.cfg, lambda: runtime)
+    watch = watch_actions(lambda: runtime, prepared.cfg.engine.timeout)
     try:
         if decision["version"] is not None:
             runtime_engine.restore_rank(runtime, folder, decision["version"])
@@ -157,13 +157,13 @@ def _follow(prepared: Prepared, ranks: int) -> int:
         runtime.transport.send(0, text_message(kinds.REPORT, json.dumps(report_of(runtime)), stage=runtime.rank))
         runtime.transport.close()
     except Exception as error:
-        _leave(runtime, error)
+        leave(runtime, error)
         return 1
     watch.stop()
     return 0
 
 
-def _leave(runtime: Runtime, error: BaseException) -> None:
+def leave(runtime: Runtime, error: BaseException) -> None:
     """Pass on what has happened, in one line; this process should end then."""
     text = str(error) if isinstance(error, RankFailure) else runtime_engine.failure(runtime, error)
     transport = runtime.transport
@@ -175,22 +175,27 @@ def _leave(runtime: Runtime, error: BaseException) -> None:
     transport.leave(text)
 
 
-def _watch(cfg: Config, runtime: Any) -> Watch:
-    """Watch this process's own actions; a rank that hangs says so itself."""
+def watch_actions(runtime: Callable[[], Runtime | None], timeout: float | None) -> Watch:
+    """Watch this process's own actions (`timeout` in seconds, None: the default); a rank that hangs says so itself.
+
+    `runtime()` is None before there is one.
+    """
 
     def running() -> tuple[str, float] | None:
         made = runtime()
         return None if made is None else made.busy
 
     def tell(text: str) -> None:
-        transport = runtime().transport
+        made = runtime()
+        assert made is not None
+        transport = made.transport
         line = f"{transport.name(transport.rank)} {text}"
         record(line, said=False)
         if transport.rank == 0 and FAILURES not in os.environ:
             print(f"pipemare: {line}", file=sys.stderr, flush=True)
         transport.leave(line)
 
-    return Watch(cfg.engine.timeout or runtime_engine.TIMEOUT, running, tell)
+    return Watch(timeout or runtime_engine.TIMEOUT, running, tell)
 
 
 def record_exit(code: int) -> None:

@@ -97,10 +97,7 @@ class Display:
             return
         if id(one) not in self._shown:
             self._shown[id(one)] = self.bars.add_task(one.cell.title, total=one.steps, note="")
-        evals = one.run.metrics("eval")
-        metric = next((name for name in ("accuracy", "bleu") if evals and name in evals[-1]), None)
-        note = f"{metric} {evals[-1][metric]:.1f} %" if metric and evals[-1][metric] is not None else ""
-        self.bars.update(self._shown[id(one)], completed=one.step, note=note)
+        self.bars.update(self._shown[id(one)], completed=one.step)
 
     def _tell(self, one: Planned, state: str) -> None:
         self._told.add(id(one))

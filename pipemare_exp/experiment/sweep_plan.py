@@ -36,26 +36,33 @@ class Planned:
         """One of STATES, as the disk says now."""
         if self.run is None or self.failure:
             return "failed"
-        if self.run.result is not None:
-            return "done" if self.run.outcome == "finished" else "diverged"
+        try:
+            result, status = self.run.result, self.run.status
+        except UserError as error:  # damaged: no reason to lose the other cells
+            self.failure = str(error)
+            return "failed"
+        if result is not None:
+            return "done" if result["outcome"] == "finished" else "diverged"
         if self.run.is_locked():
             return "running"
-        if not self.run.status:
-            return "interrupted" if (self.run.path / "config.yaml").is_file() else "missing"
-        outcome = self.run.outcome
-        return outcome if outcome in STATES else "interrupted"
+        if status:
+            return "failed" if status["state"] == "failed" else "interrupted"
+        return "interrupted" if (self.run.path / "config.yaml").is_file() else "missing"
 
     @property
     def error(self) -> str:
         """The line that says why it failed."""
-        return self.failure or self.refused or (self.run.status.get("error", "") if self.run else "")
+        if self.run is None or self.failure:
+            return self.failure or self.refused or ""
+        return self.run.status.get("error", "")
 
     @property
     def step(self) -> int:
         """Updates done, as far as the run has told."""
-        if self.run is None:
-            return 0
-        rows = self.run.metrics()
+        try:
+            rows = self.run.metrics() if self.run else []
+        except (OSError, UserError):  # the training itself says what is wrong with the file
+            rows = []
         return min(int(rows[-1]["step"]), self.steps) if rows else 0
 
     @property

@@ -57,8 +57,8 @@ def launchers() -> list[str]:
 class Sweep:
     """Trains `planned` cells under `root` with Hydra's `launcher`; `options` are the launcher's own settings.
 
-    `run()` returns None, or the number of the signal that asked for a stop. Afterwards each cell's `state` and
-    `error` say what became of it.
+    Raises UserError for an unknown launcher, and a folder that cannot be written. `run()` returns None, or the number of
+    the signal that asked for a stop. Afterwards each cell's `state` and `error` say what became of it.
     """
 
     def __init__(self, planned: Sequence[Planned], root: Path, launcher: str, options: Mapping[str, str]):
@@ -70,16 +70,16 @@ class Sweep:
         self.stop_file = self.folder / f"stop-{os.getpid()}"
         self.signal: int | None = None
         self.launched = False
-
-    def run(self) -> int | None:
-        """Train all that is to do. Raises UserError where the launcher or the folder of runs will not do."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self.stop_file.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(
-                f"cannot write the folder of runs {self.root}: {error.strerror}; choose another with --runs"
+                f"cannot write the folder of runs {root}: {error.strerror}; choose another with --runs"
             ) from error
-        self.stop_file.unlink(missing_ok=True)
+
+    def run(self) -> int | None:
+        """Train all that is to do. Raises UserError where the launcher will not do."""
         todo = [one for one in self.planned if one.state in (*TO_DO, "running")]
         todo.sort(key=lambda one: one.state == "running")  # trained by another process: waited for, at the end
         try:
@@ -210,10 +210,15 @@ def train_cell(tree: Any, batch: Batch) -> str | None:
     from hydra.core.hydra_config import HydraConfig
 
     number = int(HydraConfig.get().job.num)
-    overrides, run = batch.overrides[number], Run(batch.runs[number])
     stopped = _Stop(batch)
-    if stopped():
-        return None
+    failure = _until_result(tree, batch.overrides[number], Run(batch.runs[number]), batch, stopped)
+    if stopped.orphaned:
+        os._exit(1)  # the checkpoint is written, and nobody waits for an answer
+    return failure
+
+
+def _until_result(tree: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> str | None:
+    """Train, or wait for another process that does, until the run has a result or the sweep stops."""
     while True:
         while run.is_locked() and not stopped():  # another sweep trains it
             time.sleep(WAIT)
@@ -268,10 +273,15 @@ class _Stop:
             # The terminal's Ctrl-C reaches every process; between trainings only the sweep itself acts on it.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
+    @property
+    def orphaned(self) -> bool:
+        """Whether this is a worker whose sweep was killed."""
+        return self.worker and os.getppid() != self.parent
+
     def __call__(self) -> bool:
         if not self.answer and time.monotonic() >= self.next:
             self.next = time.monotonic() + LOOK
-            self.answer = os.path.exists(self.file) or (self.worker and os.getppid() != self.parent)
+            self.answer = os.path.exists(self.file) or self.orphaned
         return self.answer
 
 

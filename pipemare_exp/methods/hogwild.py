@@ -26,7 +26,10 @@ def truncated_exponential(uniform: Tensor, scale: Tensor, bound: Tensor) -> Tens
 
 def truncated_mean(scale: float, bound: float) -> float:
     """Mean of that law: mu - d_max / (e^(d_max/mu) - 1)."""
-    return scale - bound / math.expm1(bound / scale) if bound > 0 else 0.0
+    if bound <= 0:
+        return 0.0
+    ratio = bound / scale
+    return scale - bound * math.exp(-ratio) / -math.expm1(-ratio)  # e^ratio itself may overflow
 
 
 class Hogwild(Method):
@@ -48,6 +51,7 @@ class Hogwild(Method):
     """
 
     synchronous = False
+    cannot = {"decay": "T2 extrapolates over a delay that is known, and these are random"}
 
     def __init__(
         self,
@@ -65,8 +69,10 @@ class Hogwild(Method):
                 raise UserError(f"method.hogwild.{name}={value}: one of {', '.join(allowed)}{suggest(value, allowed)}")
         if not 0 <= delay_scale < math.inf:
             raise UserError(f"method.hogwild.delay_scale={delay_scale}: a number of at least 0 multiplies the delays")
-        if max_delay is not None and max_delay < 0:
-            raise UserError(f"method.hogwild.max_delay={max_delay}: null (ceil of 3 mean delays) or at least 0 steps")
+        if max_delay is not None and not (isinstance(max_delay, int) and max_delay >= 0):
+            raise UserError(
+                f"method.hogwild.max_delay={max_delay}: null (ceil of 3 mean delays) or a whole number of steps"
+            )
         self.lr_rescheduling_steps, self.warmup_steps = lr_rescheduling_steps, warmup_steps
         self.delay_scale, self.max_delay = delay_scale, max_delay
         self.backward_reads, self.draw, self.seed = backward, draw, seed

@@ -10,7 +10,7 @@ class PipeDream(Asynchronous):
     """w_{t+1} = w_t - alpha * optimizer(grad f_t(w_v, w_v)): a backward reads the version its forward read.
 
     Weight memory W plus the stash of versions in flight, W*P/N on average. Forward and backward agree, so there is no
-    discrepancy and T2 is refused. T1 and T3 act as in PipeMare.
+    discrepancy and T2 is refused. T1 and T3 act as in PipeMare (the configuration has T3 only).
 
     Reference: Narayanan et al., "PipeDream", SOSP 2019.
     """

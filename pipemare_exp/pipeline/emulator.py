@@ -66,6 +66,14 @@ class Emulator:
             raise UserError(f"pipeline.split={split}: must be at least 1, the parts that each stage is made into")
         self.model, self.method, self.microbatches = model, method, microbatches
         self.boundaries = list(boundaries)
+        self._shape = {
+            "stages": len(self.boundaries),
+            "boundaries": self.boundaries,
+            "microbatches": microbatches,
+            "slots": slots,
+            "segment": segment,
+            "split": split,
+        }
         self.segments = None if segment is None else Segments(model, units, boundaries, segment, slots, split)
         self.flat = FlatWeights(model, stages, split)
         weights = [stage.detach() for stage in self.flat.stages]
@@ -168,19 +176,20 @@ class Emulator:
         The tensors are the ones in use, not copies: save the state, or copy it, before the next step.
         """
         return {
-            "boundaries": self.boundaries,
+            "shape": self._shape,
             **self.weights.state_dict(),
             "buffers": dict(self.model.named_buffers()),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
-        """Continue where `state_dict` was taken. Raises UserError where the stages differ."""
-        if state["boundaries"] != self.boundaries:
-            raise UserError(
-                f"the checkpoint was made with {len(state['boundaries'])} stages cut at {state['boundaries'][:5]}..., "
-                f"this pipeline has {len(self.boundaries)} cut at {self.boundaries[:5]}...: use the same boundaries"
-            )
+        """Continue where `state_dict` was taken. Raises UserError, before anything changes, for another pipeline."""
+        for name, mine in self._shape.items():
+            if state["shape"][name] != mine:
+                raise UserError(
+                    f"the checkpoint was made with pipeline.{name}={state['shape'][name]}, this pipeline has {mine}; "
+                    "go on with the setting of the checkpoint"
+                )
         self.weights.load_state_dict(state)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(state["buffers"][name])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from pipemare_exp.errors import UserError
+
 # Every parameter starts on a cache line of its own, as it would in a tensor of its own: vectorised kernels may round
 # differently on other alignments, and the emulator has to equal plain training bit for bit.
 _ALIGN_BYTES = 64
@@ -46,8 +48,8 @@ class FlatWeights:
             self._views.append([(p, self._adopt(p, next(places))) for p in stage])
         self.stages: list[nn.Parameter] = []
         self.stage_gradients: list[Tensor] = []
-        for start, end in zip(starts, [*starts[1:], total], strict=True):
-            edges = [start + (end - start) * part // split for part in range(split + 1)]
+        for index, (start, end) in enumerate(zip(starts, [*starts[1:], total], strict=True)):
+            edges = [start, *self._cuts(index, split), end]
             for low, high in zip(edges, edges[1:], strict=False):
                 flat = nn.Parameter(self.weights[low:high])
                 flat.grad = self.gradients[low:high]
@@ -64,6 +66,22 @@ class FlatWeights:
         parameter.data = view
         parameter.grad = self.gradients.as_strided(size, stride, offset)
         return view
+
+    def _cuts(self, stage: int, split: int) -> list[int]:
+        """Where stage's slice is cut into `split` parts of (nearly) equal numbers of weights, padding not counted."""
+        views = [view for _, view in self._views[stage]]
+        total = sum(view.numel() for view in views)
+        if total < split:
+            raise UserError(f"pipeline.split={split}: stage {stage} has only {total} weights, fewer than parts")
+        cuts = []
+        for part in range(1, split):
+            place = total * part // split
+            for view in views:
+                if place < view.numel():
+                    cuts.append(int(view.storage_offset()) + place)
+                    break
+                place -= view.numel()
+        return cuts
 
     def check(self) -> None:
         """Raise RuntimeError if a parameter or gradient has left the flat buffers.

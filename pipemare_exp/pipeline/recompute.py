@@ -30,9 +30,11 @@ def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) 
         for module in piece.modules:
             for parameter in module.parameters():
                 owner.setdefault(names[id(parameter)], index)
-    owners = [{owner[name] for name in unit.parameters} for unit in units]
-    if any(len(found) != 1 for found in owners):
-        raise ValueError("a weight unit lies in several pieces: pieces must own whole units")
+    owners = [{owner.get(name, -1) for name in unit.parameters} for unit in units]
+    if any(len(found) != 1 or -1 in found for found in owners):
+        raise ValueError(
+            "a weight unit lies in several pieces or in none: pieces must own whole units, and all of them"
+        )
     order = [found.pop() for found in owners]
     if order != sorted(order) or set(order) != set(range(len(cut))):
         raise ValueError("the pieces do not follow the weight units in forward order, each owning at least one")
@@ -75,6 +77,11 @@ class Segments:
                 f"pipeline.recompute={segment}: a segment would begin at weight unit {inside[0]} "
                 f"({units[inside[0]].name}), inside a piece that cannot be cut; the {len(cut)} pieces begin at units "
                 f"{starts}: choose pipeline.stages (at most {len(cut)}) or pipeline.boundaries to match"
+            )
+        if len(boundaries) > len(cut):
+            raise UserError(
+                f"pipeline.recompute={segment}: {len(boundaries)} stages, but the model can be cut into {len(cut)} "
+                f"pieces only; take pipeline.stages={len(cut)} or fewer with pipeline.cut=pieces"
             )
         edges = [starts.index(unit) for unit in wanted] + [len(cut)]
         self._parts = [cut[a:b] for a, b in zip(edges, edges[1:], strict=False)]
@@ -140,12 +147,14 @@ def frozen_statistics(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class StandIn:
-    """Called like the model, it runs something else; every attribute is the model's."""
+    """Called like the model, it runs something else after the model's own pre-hooks; attributes are the model's."""
 
     def __init__(self, model: nn.Module, run: Any) -> None:
         self._model, self._run = model, run
 
     def __call__(self, *inputs: Tensor) -> Tensor:
+        for hook in self._model._forward_pre_hooks.values():  # what refuses a forward refuses this one too
+            hook(self._model, inputs)
         return self._run(*inputs)
 
     def __getattr__(self, name: str) -> Any:

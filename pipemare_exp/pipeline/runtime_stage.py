@@ -264,6 +264,7 @@ class Stage:
             "kept": {g: list(state) for g, state in sorted(self.kept.items())},
             "under_way": saving.under_way,
             "losses": dict(self.losses),
+            "statistics": dict(self.statistics),
         }
 
     def load_state_dict(self, state: dict[str, Any], microbatch: Callable[[int], Any]) -> list[dict[str, Any]]:
@@ -290,6 +291,7 @@ class Stage:
             live.copy_(current)
         self.kept = {g: tuple(t.to(device) for t in kept) for g, kept in state["kept"].items()}
         self.losses = {step: total.to(device) for step, total in state["losses"].items()}
+        self.statistics = {version: list(kept) for version, kept in state["statistics"].items()}
         return state["under_way"]
 
     def memory(self) -> dict[str, int]:

@@ -55,16 +55,23 @@ def aligned(exports: Sequence[dict[str, Any]]) -> dict[int, list[Event]]:
     return dict(sorted(found.items()))
 
 
-def steady_window(by_rank: dict[int, list[Event]], skip: int, last: int) -> tuple[float, float]:
-    """From when every stage has made the update of step `skip` until the first one makes the update of step `last`.
+Windows = dict[int, tuple[float, float]]
+"""By rank: from when to when, in seconds."""
 
-    Raises ValueError where no such time is.
+
+def windows(by_rank: dict[int, list[Event]], skip: int, last: int) -> Windows:
+    """Per rank the time from its update of step `skip` to the one of step `last`: whole periods of what it repeats.
+
+    The updates are those of a rank's first stage. Raises ValueError where a rank has none of them.
     """
-    begins = [event.end for events in by_rank.values() for event in events if event.op == "U" and event.index == skip]
-    ends = [event.end for events in by_rank.values() for event in events if event.op == "U" and event.index == last]
-    if not begins or not ends or max(begins) >= min(ends):
-        raise ValueError(f"no steady time between the updates of steps {skip} and {last}: use more steps")
-    return max(begins), min(ends)
+    found = {}
+    for rank, events in by_rank.items():
+        first = min((event.stage for event in events if event.op == "U"), default=None)
+        ends = {event.index: event.end for event in events if event.op == "U" and event.stage == first}
+        if last <= skip or skip not in ends or last not in ends:
+            raise ValueError(f"rank {rank} has no time between the updates of steps {skip} and {last}: use more steps")
+        found[rank] = (ends[skip], ends[last])
+    return found
 
 
 def busy(events: Sequence[Event], begin: float, end: float, ops: Sequence[str] = WORK) -> float:
@@ -72,12 +79,17 @@ def busy(events: Sequence[Event], begin: float, end: float, ops: Sequence[str] =
     return sum(max(0.0, min(e.end, end) - max(e.begin, begin)) for e in events if e.op in ops)
 
 
-def utilization(by_rank: dict[int, list[Event]], begin: float, end: float) -> list[float]:
-    """Per rank, the share of the time between `begin` and `end` in which it ran forwards, backwards or recomputations.
+def utilization(by_rank: dict[int, list[Event]], within: Windows) -> dict[int, float]:
+    """Per rank, the share of its window in which it ran forwards, backwards or recomputations.
 
-    A rank computes one thing at a time, so that 1 is the most, in duplex slots too.
+    Time in which rank 0 evaluates, and so sends nothing, belongs to no window. A rank computes one thing at a time, so
+    that 1 is the most, in duplex slots too.
     """
-    return [busy(events, begin, end) / (end - begin) for events in by_rank.values()]
+    shares = {}
+    for rank, (begin, end) in within.items():
+        evaluating = busy(by_rank[0], begin, end, ("E",))
+        shares[rank] = busy(by_rank[rank], begin, end) / (end - begin - evaluating)
+    return shares
 
 
 def chrome_trace(by_rank: dict[int, list[Event]], microbatches: int) -> dict[str, Any]:

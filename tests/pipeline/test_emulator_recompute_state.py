@@ -126,8 +126,9 @@ def test_refused_where_a_segment_begins_inside_a_piece():
     units = ["0", "1", "4", "5", "9", "11"]
     refused(net, segment=3, says=["3", rf"\b{units[3]}\b", "piece", r"0, 2, 4"])
     refused(net, boundaries=[0, 1, 4], segment=1, says=["1", "piece"])
-    # two stages to a segment begin where pieces do
-    emulator(net, torch.zeros(2, 2, 6, 6), range(6), rule("async", 6, 2, "duplex"), SGD(), 2, segment=2)
+    # two stages to a segment begin where pieces do, but there are more stages than pieces
+    refused(net, segment=2, says=["6 stages", "3 pieces"])
+    emulator(net, torch.zeros(2, 2, 6, 6), [0, 2, 4], rule("async", 3, 2, "duplex"), SGD(), 2, segment=2)
 
 
 @pytest.mark.parametrize("label", ["gpipe", "pipedream", "async", "t2"])

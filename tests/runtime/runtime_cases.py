@@ -44,6 +44,8 @@ class Case:
     optimizer: str = "sgd"
     clip: float | None = None
     steps: int = 30
+    resume: int | None = None
+    """Save at this version, and go on from there in new objects."""
 
     @property
     def name(self) -> str:
@@ -52,6 +54,7 @@ class Case:
         parts += [self.flush] if self.flush != "gpipe" else []
         parts += [f"R{self.ranks}"] if self.ranks else []
         parts += ["clip"] if self.clip else []
+        parts += [f"from{self.resume}"] if self.resume else []
         return "-".join(parts)
 
     def as_dict(self) -> dict[str, Any]:

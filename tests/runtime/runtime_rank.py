@@ -17,19 +17,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from runtime_cases import Case, Training  # noqa: E402
 
 from pipemare_exp.pipeline.columns import columns_of, ranks_of  # noqa: E402
-from pipemare_exp.pipeline.runtime import Feed, Runtime  # noqa: E402
+from pipemare_exp.pipeline.runtime import Feed, Runtime, Wishes  # noqa: E402
 from pipemare_exp.pipeline.transport import Transport, watch_for_parent  # noqa: E402
 
 TIMEOUT = 60.0
 
 
-def make(case: Case, transport_of=None) -> tuple[Training, Runtime]:
+def make(case: Case, wishes: Wishes | None = None, loss=None, timeout: float = TIMEOUT) -> Runtime:
     training = Training(case)
     ranks = ranks_of(case.stages, case.ranks or case.stages)
     columns = columns_of(
         case.make_method(), case.stages, case.microbatches, case.steps, case.slots, case.segment, case.flush
     )
-    runtime = Runtime(
+    return Runtime(
         training.model,
         training.units,
         training.boundaries,
@@ -37,23 +37,21 @@ def make(case: Case, transport_of=None) -> tuple[Training, Runtime]:
         case.make_optimizer(),
         columns,
         ranks,
-        Transport(ranks, TIMEOUT, torch.device("cpu")),
+        Transport(ranks, timeout, torch.device("cpu")),
         Feed(training.minibatches, case.microbatches),
-        training.loss,
+        training.loss if loss is None else loss(training.loss),
         lambda step: case.rate,
         clip=case.clipping,
+        wishes=wishes,
     )
-    return training, runtime
 
 
 def train(case: Case, out: Path) -> None:
-    """Run the case; write weights and buffers of this rank's stages, at rank 0 also the losses, and peak counts."""
-    _, runtime = make(case)
-    losses, most = [], 0
-    version = 0
+    """Run the case; write weights, buffers and optimizer of this rank's stages, at rank 0 also the losses."""
+    runtime = resumed(case, out) if case.resume else make(case)
+    version, losses = case.resume or 0, []
     while runtime.advance():
         version += 1
-        most = max(most, *(len(stage.graphs) for stage in runtime.stages.values()))
         if runtime.rank == 0:
             losses.append(runtime.loss(version))
     runtime.transport.close()
@@ -70,6 +68,28 @@ def train(case: Case, out: Path) -> None:
         "memory": runtime.memory(),
     }
     torch.save(state, out / f"{case.name}.{runtime.rank}.pt")
+
+
+def resumed(case: Case, out: Path) -> Runtime:
+    """Run with a checkpoint at `case.resume`, on disk and back, and begin anew from it."""
+    saved = out / f"{case.name}.{dist.get_rank()}.state.pt"
+
+    def wish(version: int) -> tuple[bool, bool]:
+        # Others are gathered at the same time; the one after is where this first run ends, wherever its stages are.
+        return version >= case.resume - 1, version == case.resume + 1
+
+    def save(version: int, states: dict) -> None:
+        if version == case.resume:
+            torch.save(states, saved)
+
+    first = make(case, Wishes(checkpoint=wish, save=save))
+    while first.advance():
+        pass
+    first.transport.close()
+    second = make(case)
+    second.feed.start(case.resume)
+    second.restore(case.resume, torch.load(saved, weights_only=True))
+    return second
 
 
 def main() -> None:
