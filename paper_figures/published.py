@@ -31,6 +31,17 @@ def numbers(what: str, **fields: Any) -> list[dict[str, Any]]:
     ]
 
 
+def best_of(task: str, method: str) -> list[dict[str, Any]]:
+    """The published best metrics of a method label; PipeMare without warm-up is the label `t1+t2`."""
+    also = numbers("best", task=task, method="pipemare_without_warmup") if method == "t1+t2" else []
+    return numbers("best", task=task, method=method) + also
+
+
+def source(entry: dict[str, Any]) -> str:
+    """Where an entry is known from, written out: `A: abstract of ...; D: a digest of ...`."""
+    return "; ".join(f"{letter}: {_file()['sources'][letter]}" for letter in entry["source"])
+
+
 def shown(entry: dict[str, Any]) -> str:
     """An entry as a table shows it: `up to 4.3 [A, D]`."""
     qualifier = f"{entry['qualifier']} " if "qualifier" in entry else ""

@@ -66,6 +66,13 @@ class Entry:
         """The scales at which nothing is missing."""
         return [scale for scale in SCALES if not self.chosen(rows, scale)[1]]
 
+    def nearest_scale(self, rows: Sequence[RunRow], scale: str | None = None) -> str:
+        """The scale that was asked for, else that of the task's runs, else the one that a task begins with."""
+        if scale:
+            return scale
+        there = {row.scale for row in rows if row.task == self.task}
+        return next((one for one in SCALES if one in there), FIRST_SCALE.get(self.task, "laptop"))
+
     def make(
         self, out: Path, rows: Sequence[RunRow] = (), scale: str = "", data_root: Path | None = None
     ) -> list[Path]:

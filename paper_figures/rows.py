@@ -37,7 +37,6 @@ class RunRow:
     scale: str
     method: str
     seed: int
-    study: str | None
     overrides: list[str]
     outcome: str
     metric: str
@@ -152,7 +151,6 @@ def from_run(run: Any) -> RunRow:
         scale=config["scale"],
         method=_dig(config, "method", "label"),
         seed=config["seed"],
-        study=meta.get("study"),
         overrides=[one for one in run.overrides if not one.startswith(_PATHS)],
         outcome=run.outcome,
         metric=metric,
@@ -281,6 +279,13 @@ def read_committed(folder: Path) -> list[RunRow]:
         ) from problem
 
 
+def committed(folder: Path) -> list[Path]:
+    """The folders of committed rows: `folder` itself, else those in it; [] for a folder of run directories."""
+    if (folder / RUNS_FILE).is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{RUNS_FILE}"))
+
+
 def read(folder: Path) -> list[RunRow]:
     """The rows of a folder: of its `runs.csv` where it has one, else of the run directories in it.
 
@@ -288,13 +293,8 @@ def read(folder: Path) -> list[RunRow]:
     say.
     """
     folder = Path(folder)
-    if (folder / RUNS_FILE).is_file():
-        return read_committed(folder)
-    if not folder.is_dir():
-        return []
-    committed = sorted(path.parent for path in folder.glob(f"*/{RUNS_FILE}"))
-    if committed:
-        return [row for one in committed for row in read_committed(one)]
+    if places := committed(folder):
+        return [row for one in places for row in read_committed(one)]
     from pipemare_exp.experiment.run_directory import find_runs
 
     rows = []

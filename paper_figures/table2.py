@@ -110,9 +110,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     entries: list[dict[str, Any]] = []
     shown = []
     for one in table:
-        found = published.numbers("best", task=task, method=one["method"])
-        if one["method"] == "t1+t2":
-            found += published.numbers("best", task=task, method="pipemare_without_warmup")
+        found = published.best_of(task, one["method"])
         entries += found
         best = tables.number(one["best_mean"], 1) + (
             "" if one["best_half_width"] is None else f" ± {one['best_half_width']:.1f}"

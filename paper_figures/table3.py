@@ -73,7 +73,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     entries: list[dict[str, Any]] = []
     shown = []
     for one in table:
-        found = published.numbers("best", task=task, method=one["method"])
+        found = published.best_of(task, one["method"])
         entries += found
 
         def pair(name: str, one: dict[str, Any] = one, sign: str = "") -> str:

@@ -97,6 +97,18 @@ def _markdown(caption: str, headings: list[str], cells: list[list[str]], notes: 
     return "\n".join(body) + "\n"
 
 
+def read_markdown(text: str) -> tuple[str, list[str], list[list[str]], list[str]]:
+    """What `save` wrote as Markdown: caption, headings, the rows' cells, notes."""
+
+    def cells(line: str) -> list[str]:
+        return [cell.replace(r"\|", "|") for cell in line[2:-2].split(" | ")]
+
+    lines = text.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    notes = [line[2:] for line in lines if line.startswith("- ")]
+    return lines[0].strip("*"), cells(table[0]), [cells(line) for line in table[2:]], notes
+
+
 def _tex(name: str, caption: str, headings: list[str], cells: list[list[str]], notes: Sequence[str]) -> str:
     def line(texts: Sequence[str]) -> str:
         return " & ".join(map(latex, texts)) + r" \\"

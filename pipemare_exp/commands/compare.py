@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import comparison_words as words
 from pipemare_exp.experiment import report
 from pipemare_exp.experiment.run_directory import runs_root
 
@@ -21,7 +22,8 @@ examples:
   pipemare compare digits --interval bootstrap   BCa bootstrap instead of Student's t (for ten seeds or more)
 
 n counts the runs that finished or diverged. Means are over finished runs; ± is the half width of a 95 %
-interval over seeds. The difference is that of the last metric from the synchronous run of the same seed.
+interval over seeds. The difference is that of the last metric from the synchronous run of the same seed. Published
+values are best metrics of the paper's own models and lengths; the letters say where each is known from.
 """
 
 
@@ -74,8 +76,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     console = Console()
     for scale in dict.fromkeys(row["scale"] for row in rows):
         part = [row for row in rows if row["scale"] == scale]
-        metric = next((row["metric"] for row in part if row["metric"]), "metric")
-        title = f"{part[0]['task']}, scale {scale}: {'BLEU' if metric == 'bleu' else metric + ' in percent'}"
+        title = f"{part[0]['task']}, scale {scale}: {words.metric(part)}"
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
         table.add_column("method", no_wrap=True)
         if any("variant" in row for row in part):
@@ -83,26 +84,20 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         for heading in ("n", "best", "last", "minus synchronous"):
             table.add_column(heading, justify="right", no_wrap=heading != "minus synchronous")
         table.add_column("verdict", overflow="fold")
+        if any(row["published"] for row in part):
+            table.add_column("published", justify="right")
         for row in part:
             variant = [escape(row.get("variant", ""))] if any("variant" in row for row in part) else []
+            published = [words.published(row)] if any(row["published"] for row in part) else []
             difference = row["difference"] or {"mean": None, "ci95": None}
             table.add_row(
-                row["method"], *variant, _count(row),
-                _value(row["best_mean"], row["best_ci95"]), _value(row["last_mean"], row["last_ci95"]),
-                _value(difference["mean"], difference["ci95"], "+.1f"), escape(row["verdict"]),
+                row["method"], *variant, words.count(row),
+                words.value(row["best_mean"], row["best_ci95"]), words.value(row["last_mean"], row["last_ci95"]),
+                words.value(difference["mean"], difference["ci95"], "+.1f"), escape(row["verdict"]),
+                *map(escape, published),
             )  # fmt: skip
         console.print(table)
         for note in dict.fromkeys(row["subset"] for row in part if "subset" in row):
             console.print(f"data: {escape(note)}", soft_wrap=True)
-
-
-def _count(row: dict[str, Any]) -> str:
-    """`3`, or `3 (+1 interrupted)` where runs have come to no result."""
-    rest = [f"{count} {name}" for name, count in row["outcomes"].items() if name not in report.ENDED]
-    return str(row["n"]) + (f" (+{', '.join(rest)})" if rest else "")
-
-
-def _value(mean: float | None, half_width: float | None, form: str = ".1f") -> str:
-    if mean is None:
-        return "-"
-    return format(mean, form) + ("" if half_width is None else f" ± {half_width:.1f}")
+        if listed := words.sources(part):
+            console.print(escape(f"{words.published_note(part)} {'; '.join(listed)}."), soft_wrap=True)

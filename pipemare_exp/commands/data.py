@@ -46,7 +46,6 @@ def run(args: argparse.Namespace) -> int:
             print(description.prepare(root))
         return 0
     rows = survey(args.data)
-    where = f" --data {args.data}" if args.data else ""
     if args.json:
         print(json.dumps({"root": str(root), "datasets": rows}, indent=2))
         return 0
@@ -57,28 +56,36 @@ def run(args: argparse.Namespace) -> int:
         for path in row["missing"]:
             print(f"{'':<9} expected: {path}")
         if not row["present"]:
-            print(f'{"":<9} run "pipemare data prepare {row["name"]}{where}"')
+            print(f"{'':<9} {row['remedy']}")
     return 0
 
 
 def survey(data: str | None = None) -> list[dict]:
-    """One row per data set: name, what, files, present, missing (paths), bytes (size of the files there)."""
+    """One row per data set: name, what, files, present, missing (paths), bytes (size of the files there), remedy.
+
+    `files` are those of the form that is there, where several serve; `remedy` is None where none is needed.
+    """
     from pipemare_exp.data import DATASETS, describe
 
     root = data_root(data)
+    where = f" --data {data}" if data else ""
     rows = []
     for name in DATASETS:
         description = describe(name)
-        paths = [root / file for file in description.files]
+        forms = [[root / file for file in files] for files in (description.files, *description.others)]
+        paths = next((form for form in forms if all(path.is_file() for path in form)), forms[0])
         there = [path for path in paths if path.is_file()]
+        present = len(there) == len(paths)
+        remedy = description.by_hand or f'run "pipemare data prepare {name}{where}"'
         rows.append(
             {
                 "name": name,
                 "what": description.what,
                 "files": [str(path) for path in paths],
-                "present": len(there) == len(paths),
+                "present": present,
                 "missing": [str(path) for path in paths if path not in there],
                 "bytes": sum(path.stat().st_size for path in there),
+                "remedy": None if present else remedy,
             }
         )
     return rows

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make what was asked for; without names, all that is ready, and say what is skipped and why."""
-    _import_figures()
+    import_figures()
     from paper_figures import registry, rows, select
     from pipemare_exp.experiment.run_directory import project_root, runs_root
 
@@ -113,24 +113,14 @@ def _state(entry: Entry, logged: list[RunRow], scale: str | None) -> str:
         scales = entry.scales(logged)
         if scales:
             return f"ready ({', '.join(scales)})"
-        nearest = _nearest_scale(entry, logged, scale)
+        nearest = entry.nearest_scale(logged, scale)
         return f"missing {', '.join(entry.chosen(logged, nearest)[1])}: {entry.sweep(nearest)}"
     except UserError as problem:
         return f"unclear: {problem}"
 
 
-def _nearest_scale(entry: Entry, logged: list[RunRow], scale: str | None) -> str:
-    """The scale that was asked for, else the one of the task's runs, else the one that a task begins with."""
-    from paper_figures.registry import FIRST_SCALE, SCALES
-
-    if scale:
-        return scale
-    there = {row.scale for row in logged if row.task == entry.task}
-    return next((one for one in SCALES if one in there), FIRST_SCALE.get(entry.task, "laptop"))
-
-
 def _raise_missing(entry: Entry, logged: list[RunRow], scale: str | None) -> None:
-    nearest = _nearest_scale(entry, logged, scale)
+    nearest = entry.nearest_scale(logged, scale)
     lacks = entry.chosen(logged, nearest)[1]
     raise UserError(f"{entry.name}: no runs at scale {nearest} of {', '.join(lacks)}; make them with "
                     f"`{entry.sweep(nearest)}`")  # fmt: skip
@@ -142,7 +132,7 @@ def _data_root(option: str | None) -> Path:
     return data_root(option)
 
 
-def _import_figures() -> None:
+def import_figures() -> None:
     """paper_figures lies beside the package; an installation that left it out is told so."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:

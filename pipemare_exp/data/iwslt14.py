@@ -33,8 +33,16 @@ LANGUAGES = (SOURCE, TARGET)
 
 def describe() -> Description:
     """What `pipemare data list` says of IWSLT14."""
-    files = tuple(f"{FOLDER}/tmp/{split}.{language}" for split in SPLITS for language in LANGUAGES)
-    return Description("iwslt14", "IWSLT14 German-English TED talks, 160,239 pairs to train on", files, prepare)
+    names = [f"{split}.{language}" for split in SPLITS for language in LANGUAGES]
+    # The forms that `bitext` takes, in its order: tokenised or finished BPE text, in its folder or as the data folder.
+    forms = [tuple(f"{place}{name}" for name in names) for place in (f"{FOLDER}/tmp/", f"{FOLDER}/", "tmp/", "")]
+    return Description(
+        "iwslt14",
+        "IWSLT14 German-English TED talks, 160,239 pairs to train on",
+        forms[0],
+        prepare,
+        others=tuple(forms[1:]),
+    )
 
 
 def prepare(root: Path, url: str = URL) -> str:

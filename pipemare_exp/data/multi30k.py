@@ -25,7 +25,13 @@ MERGES = 10_000
 def describe() -> Description:
     """What `pipemare data list` says of Multi30k."""
     files = tuple(f"{FOLDER}/{name}.{language}" for name in FILES.values() for language in (SOURCE, TARGET))
-    return Description("multi30k", "Multi30k German-English captions, 29,000 pairs to train on", files, prepare)
+    return Description(
+        "multi30k",
+        "Multi30k German-English captions, 29,000 pairs to train on",
+        files,
+        prepare,
+        by_hand=f"put the unpacked text files of {SOURCES} there under these names (test2016 is its test_2016_flickr)",
+    )
 
 
 def prepare(root: Path) -> str:

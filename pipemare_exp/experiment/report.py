@@ -30,7 +30,7 @@ METRICS = ("accuracy", "bleu")
 
 @dataclass(frozen=True)
 class Record:
-    """One run directory as a row. `outcome` is "damaged" where `problem` says why it cannot be read."""
+    """One run as a row. `problem`: the error of a failed one; why one whose `outcome` is "damaged" cannot be read."""
 
     name: str
     path: str
@@ -89,12 +89,24 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def collect(runs_root: Path) -> list[Record]:
-    """The records of all run directories under a folder, by name; [] where the folder does not exist."""
+    """The records of all run directories (or committed rows) under a folder, by name; [] where there is no folder."""
     from pipemare_exp.experiment.run_directory import find_runs
 
-    if not Path(runs_root).is_dir():
+    root = Path(runs_root)
+    if not root.is_dir():
         return []
-    return sorted((read(run) for run in find_runs(Path(runs_root))), key=lambda record: record.name)
+    if (root / "runs.csv").is_file() or any(root.glob("*/runs.csv")):
+        from paper_figures import rows  # imports seaborn, which run directories need not
+
+        return sorted(map(from_row, rows.read(root)), key=lambda record: record.name)
+    return sorted((read(run) for run in find_runs(root)), key=lambda record: record.name)
+
+
+def from_row(row: Any) -> Record:
+    """The record of a `paper_figures.rows.RunRow`."""
+    names = ("name", "outcome", "task", "scale", "method", "seed", "metric", "step", "best", "last", "seconds")
+    values = {name: getattr(row, name) for name in names}
+    return Record(path="", notes=dict(row.notes), settings=dict(row.settings), **values)
 
 
 def read(run: Any) -> Record:
@@ -132,6 +144,7 @@ def _read(run: Any, path: Path) -> Record:
         seconds=_finite(result.get("seconds")),
         notes=dict(run.meta.get("notes") or {}) | dict(result.get("notes") or {}),
         settings=settings_of(config),
+        problem=status.get("error") if outcome == "failed" else None,
     )
 
 
@@ -158,7 +171,8 @@ def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[d
 
     Keys: task, scale, method, variant (where there are several), n, outcomes, metric, best_mean, best_ci95,
     last_mean, last_ci95 (half widths), difference {n, mean, ci95} of the last metric from the synchronous
-    runs, paired by seed (None for these themselves and without any), verdict, subset (of what data, if one).
+    runs, paired by seed (None for these themselves and without any), verdict, published (a list of {value, source,
+    what}, None where nothing was published), subset (of what data, if one).
     """
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
@@ -204,8 +218,28 @@ def _row(
         if difference is None
         else {"n": difference.n, "mean": difference.mean, "ci95": difference.half_width},
         "verdict": words,
+        "published": published_best(task, str(group[0].method)),
         **({"subset": subset} if subset else {}),
     }
+
+
+def published_best(task: str, method: str) -> list[dict[str, Any]] | None:
+    """The published best metrics of a method on a task, each with its source; None where there is none."""
+    from paper_figures import published
+
+    found = published.best_of(task, method)
+    return [
+        {
+            "value": one["value"],
+            "source": published.source(one),
+            "what": f"best {one['metric']}, the paper's own model and length" + _note(one),
+        }
+        for one in found
+    ] or None
+
+
+def _note(entry: Mapping[str, Any]) -> str:
+    return f"; {entry['note']}" if entry.get("note") else ""
 
 
 def _variant(group: Sequence[Record], rivals: Sequence[Sequence[Record]]) -> str | None:

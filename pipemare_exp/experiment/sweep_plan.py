@@ -109,7 +109,7 @@ def plan(cells: Sequence[Cell], root: Path) -> list[Planned]:
     resolver, planned, seen = Resolver(), [], set()
     for cell in cells:
         try:
-            cfg = resolver.resolve(config.load(cell.overrides))
+            cfg = resolver.resolve(_emulated(config.load(cell.overrides)))
         except UserError as error:
             planned.append(Planned(cell, None, refused=str(error)))
             continue
@@ -121,6 +121,15 @@ def plan(cells: Sequence[Cell], root: Path) -> list[Planned]:
     if len(reasons) == 1 and None not in reasons:
         raise UserError(str(reasons.pop()))
     return planned
+
+
+def _emulated(cfg: Config) -> Config:
+    if cfg.engine.name != "emulator":
+        raise UserError(
+            f"engine={cfg.engine.name} in a sweep: its workers are single processes, which emulate; start such runs "
+            "one by one with `pipemare train`"
+        )
+    return cfg
 
 
 def seconds_left(planned: Sequence[Planned], jobs: int = 1) -> float | None:

@@ -57,8 +57,8 @@ def launchers() -> list[str]:
 class Sweep:
     """Trains `planned` cells under `root` with Hydra's `launcher`; `options` are the launcher's own settings.
 
-    Raises UserError for an unknown launcher, and a folder that cannot be written. `run()` returns None, or the number of
-    the signal that asked for a stop. Afterwards each cell's `state` and `error` say what became of it.
+    Raises UserError for an unknown launcher, and a folder that cannot be written. `run()` returns None, or the number
+    of the signal that asked for a stop. Afterwards each cell's `state` and `error` say what became of it.
     """
 
     def __init__(self, planned: Sequence[Planned], root: Path, launcher: str, options: Mapping[str, str]):
@@ -225,7 +225,9 @@ def _until_result(tree: Any, overrides: Sequence[str], run: Run, batch: Batch, s
         if run.outcome in FINAL or stopped():
             return None
         try:
-            _train(config.from_mapping(OmegaConf.to_container(tree, resolve=True)), overrides, run, batch, stopped)
+            values = OmegaConf.to_container(tree, resolve=True)
+            assert isinstance(values, dict)
+            _train(config.from_mapping(values), overrides, run, batch, stopped)  # type: ignore[arg-type]
             return None
         except Exception as error:  # whatever it is, the other cells go on
             if not run.is_locked():  # else another sweep was faster

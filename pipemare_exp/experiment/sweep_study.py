@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -176,9 +176,7 @@ def find(name: str, where: Path | None = None) -> tuple[Study, str | None]:
     if study in known:
         raise UserError(f'no task "{task}" for study {study}; tasks: {", ".join(TASKS)}{suggest(task, TASKS)}')
     both = [*known, *(f"{study}_{task}" for study in known for task in TASKS)]
-    raise UserError(
-        f'no study "{name}"; there are: {", ".join(known)} (each also as STUDY_TASK){suggest(name, both)}'
-    )
+    raise UserError(f'no study "{name}"; there are: {", ".join(known)} (each also as STUDY_TASK){suggest(name, both)}')
 
 
 class _Reader:
@@ -254,5 +252,5 @@ class _Reader:
             if key not in tree:
                 self.wrong(f"{where} has no {key}")
 
-    def wrong(self, message: str) -> Any:
+    def wrong(self, message: str) -> NoReturn:
         raise UserError(f"{self.path}: {message}")

@@ -64,9 +64,12 @@ def train(
     if done is not None:
         progress.say(f"{title}: nothing to do, {run.path} is {done['outcome']}: {describe(done)}")
         return Result(run, done["outcome"], done, fresh=False)
+    request = StopRequest(also=stop)
+    # Its loop binds the method to the pipeline, which may refuse: a run that cannot be leaves no folder.
+    session = _Session(prepared, run, progress, request, list(overrides), make_loop)
     run.create()
-    with run.lock(), StopRequest(also=stop) as request:
-        return _Session(prepared, run, progress, request, list(overrides), make_loop).train()
+    with run.lock(), request:
+        return session.train()
 
 
 class _Session:
@@ -82,23 +85,19 @@ class _Session:
         make_loop: Callable[..., Loop],
     ) -> None:
         self.prepared, self.cfg, self.run, self.progress = prepared, prepared.cfg, run, progress
-        self.stop, self.overrides, self.make_loop = stop, overrides, make_loop
+        self.stop, self.overrides = stop, overrides
         self.hash = config.config_hash(self.cfg)
         self.checkpoints = Checkpoints(run.checkpoints, self.cfg.checkpoint.keep)
         self.tracker: GuardedTracker | None = None
         self.error = ""
+        self.loop = make_loop(
+            prepared, run, self.checkpoints, emit=self._emit, stop=stop.wanted, stepped=progress.step
+        )
 
     def train(self) -> Result:
+        loop = self.loop
         state = self.checkpoints.load(self.progress.say)
         self._check_state(state)
-        loop = self.make_loop(
-            self.prepared,
-            self.run,
-            self.checkpoints,
-            emit=self._emit,
-            stop=self.stop.wanted,
-            stepped=self.progress.step,
-        )
         if state is not None:
             loop.restore(state)
         self._record(loop, resumed=state is not None)

@@ -28,6 +28,7 @@ WRONG = {
     "ablation_digits launcher=joblib launcher.n_job=2": ["launcher=joblib", "n_job"],
     "ablation_digits epochs=0": ["epochs=0", "at least 1"],
     "ablation_digits optimizer.rat=1": ['"optimizer.rat"', 'did you mean "rate"'],
+    "ablation_digits engine=runtime": ["engine=runtime in a sweep", "pipemare train"],
     "ablation_digits --json": ["--dry-run"],
 }
 

@@ -80,7 +80,7 @@ def test_a_cell_that_is_refused_before_it_trains_stops_no_other(tmp_path, capsys
     words = ["recompute_digits", "max_steps=2", "seeds=1", "tracking=none", "model.width=2", "pipeline.stages=3"]
     code, text = sweep(*words, runs=tmp_path, capsys=capsys)
     assert code == 1
-    assert "7 cells: 5 done, 2 failed" in text  # sqrt is 2 of 3 stages: one run with S = 2
+    assert "6 cells: 4 done, 2 failed" in text  # sqrt is 2 of 3 stages: one run with S = 2
     assert text.count("pipeline.recompute=4, but the pipeline has only 3 stages") >= 2
 
 

@@ -11,7 +11,7 @@ from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.runtime import check_clip, cut
 from pipemare_exp.pipeline.runtime_stage import depths
-from pipemare_exp.pipeline.stages import Piece, weight_units
+from pipemare_exp.pipeline.stages import weight_units
 
 
 def test_stages_are_whole_pieces() -> None:
@@ -88,11 +88,3 @@ def test_versions_kept_beside_the_live_weights(name: str, options: dict, kept: l
         method.bind(3, 2, "duplex", [torch.zeros(4 if s == stage else 0) for s in range(3)])
         found.append(depths(method, stage)[stage])
     assert found == kept
-
-
-def test_a_piece_that_hands_a_tensor_on() -> None:
-    """A tensor used again further on: its gradient from there enters the backward as a root, the sum is one sum."""
-    case = Case("gpipe", model="transformer")
-    training = Training(case)
-    names = [piece.name for stage in cut(training.model, training.units, training.boundaries) for piece in stage]
-    assert isinstance(training.model.pieces()[0], Piece) and "decoder.layers.1" in names

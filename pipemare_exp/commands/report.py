@@ -1,0 +1,83 @@
+"""`pipemare report`: one page with every table and figure that is ready, and what stands behind each."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from pipemare_exp.errors import UserError, suggest
+
+HELP = "make one HTML page with all tables and figures that are ready, and what stands behind them"
+
+EXAMPLES = """\
+examples:
+  pipemare report                                  results/report.html from the runs of results/runs
+  pipemare report --scale demo --out demo.html     only runs of one scale
+  pipemare report --runs results/demo              from committed rows (runs.csv, metrics.csv)
+  pipemare report table1 ablation                  only these figures and tables (see: pipemare figures --list)
+
+The page is one file that opens without a network: the comparison of methods, the figures and tables with the runs,
+settings and commands behind each, versions and machines, and what should make a reader doubt.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pipemare report`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="figures or tables, or families of them (default: all)"
+    )
+    parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and "
+                        "metrics.csv (default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
+    parser.add_argument("--scale", help="only runs of this scale (default: every scale)")
+    parser.add_argument("--out", metavar="FILE", help="the page (default: results/report.html)")
+    parser.add_argument("--data", metavar="DIR", help="the data folder, for the heat map's cpusmall")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page; what cannot be made yet is listed on it and is no error."""
+    from pipemare_exp.commands.figures import import_figures
+
+    import_figures()
+    from paper_figures import registry
+    from pipemare_exp.data.cache import data_root
+    from pipemare_exp.experiment import report_page
+    from pipemare_exp.experiment.run_directory import project_root, runs_root, write_text
+
+    if args.scale is not None and args.scale not in registry.SCALES:
+        raise UserError(f'scale "{args.scale}"; allowed: {", ".join(registry.SCALES)}'
+                        f"{suggest(args.scale, registry.SCALES)}")  # fmt: skip
+    entries = registry.find(args.names) if args.names else list(registry.ENTRIES)
+    root = runs_root(args.runs)
+    if args.runs and not root.is_dir():
+        raise UserError(f"--runs {args.runs}: no such folder; give a folder of runs, or of runs.csv and metrics.csv")
+    out = Path(args.out) if args.out else project_root() / "results" / "report.html"
+    if out.is_dir():
+        raise UserError(f"--out {args.out}: a folder is there; name a file, such as {out / 'report.html'}")
+    # What the page says of places: a path within the checkout, else the folder's name alone.
+    inside = root.is_relative_to(project_root())
+    shown_root = str(root.relative_to(project_root())) if inside else root.name
+    asked = "" if shown_root == "results/runs" else f" --runs {shlex.quote(shown_root)}"
+    scale = f" --scale {args.scale}" if args.scale else ""
+    page = report_page.build(
+        root,
+        entries,
+        scale=args.scale,
+        shown_root=shown_root,
+        command=" ".join(["pipemare report", *args.names]) + scale + asked,
+        asked=asked,
+        data_root=data_root(args.data),
+        say=lambda text: print(f"drawing {text}", file=sys.stderr, flush=True),
+    )
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, page.html())
+    except OSError as problem:
+        raise UserError(f"cannot write {out} ({problem.strerror}); choose another file with --out FILE") from problem
+    size = out.stat().st_size / 1e6
+    print(f"{out}: {len(page.records)} runs ({page.outcomes()}), {len(page.items)} figures and tables, "
+          f"{len(page.missing)} not ready, {size:.1f} MB")  # fmt: skip
+    return 0
