@@ -31,7 +31,8 @@ COMMANDS = {
     "data": "list or prepare data sets",
     "translate": "translate with a trained run",
     "track": "mirror runs to MLflow",
-    "bench": "measure what emulation costs",
+    "timeline": "what the ranks of a real pipeline did when",
+    "bench": "measure what emulation costs, and what real pipelines reach",
 }
 
 EXAMPLES = """examples:

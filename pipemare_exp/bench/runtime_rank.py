@@ -72,7 +72,7 @@ class Work:
         torch.manual_seed(0)
         count = spec["microbatches"]
         if spec["model"] == "sleep":
-            self.model: nn.Module = Sleepers(spec["stages"], spec["seconds"])
+            self.model: Any = Sleepers(spec["stages"], spec["seconds"])
             self.x, self.y = torch.randn(count, 4), torch.zeros(count, dtype=torch.long)
         else:
             self.model = models.build(spec["model"])

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
-HELP = "measure what emulation costs"
+HELP = "measure what emulation costs, and what real pipelines reach"
 
 EXAMPLES = """examples:
   pipemare bench emulator
   pipemare bench emulator --model resnet20 --method t1+t2 --threads 1 --json
+  pipemare bench runtime                                  8 ranks that sleep, then real computation on 2
+  pipemare bench runtime --only sleep --stages 8 --seconds 0.05 --json
+  pipemare bench runtime --only compute --model digits_resnet --rounds 3
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", choices=["emulator"], help="emulator: emulated steps against plain PyTorch ones")
+    parser.add_argument(
+        "what",
+        choices=["emulator", "runtime"],
+        help="emulator: emulated steps against plain PyTorch ones; runtime: pipelines of real processes, with stages "
+        "of fixed latency, and against torch.distributed.pipelining",
+    )
     parser.add_argument("--model", action="append", help="a model (may be repeated); default: all")
     parser.add_argument("--method", action="append", help="a method's label (may be repeated); default: t1+t2")
     parser.add_argument("--microbatches", type=int, default=8, help="N (default 8)")
@@ -24,15 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=10, help="alternating pairs of steps (default 10)")
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
+    only = parser.add_argument_group("runtime only")
+    only.add_argument("--only", choices=["sleep", "compute"], help="one of its two measurements")
+    only.add_argument("--stages", type=int, default=8, help="sleep: stages, each a process (default 8)")
+    only.add_argument("--seconds", type=float, default=0.05, help="sleep: what every operation takes (default 0.05)")
+    only.add_argument("--rounds", type=int, default=3, help="compute: times that all methods take turns (default 3)")
+    only.add_argument("--steps", type=int, default=20, help="compute: steps of each measurement (default 20)")
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipemare_exp.bench import emulator, workloads
     from pipemare_exp.errors import UserError, suggest
 
-    for name in ("microbatches", "pairs", "threads"):
+    for name in ("microbatches", "pairs", "threads", "rounds", "steps", "stages"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
+    if args.what == "runtime":
+        return _runtime(args)
+    from pipemare_exp.bench import emulator, workloads
+
     for method in args.method or []:
         if method not in workloads.METHODS:
             known = ", ".join(workloads.METHODS)
@@ -63,3 +81,53 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     Console().print(table)
     return 0
+
+
+def _runtime(args: argparse.Namespace) -> int:
+    from pipemare_exp.bench import runtime
+    from pipemare_exp.errors import UserError
+
+    if not 0.0 < args.seconds <= 1.0:
+        raise UserError(f"--seconds {args.seconds}: above 0 and at most 1")
+    found: dict[str, list[dict[str, Any]]] = {}
+    if args.only != "compute":
+        found["sleep"] = runtime.latency(args.stages, [1, 4, 16], args.seconds)
+    if args.only != "sleep":
+        models = args.model or ["digits_resnet"]
+        found["compute"] = [
+            row for model in models for row in runtime.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
+        ]
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    for what, rows in found.items():
+        _show_runtime(what, rows, args)
+    return 0
+
+
+def _show_runtime(what: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    title = (
+        f"{args.stages} ranks, every operation {1000 * args.seconds:g} ms"
+        if what == "sleep"
+        else f"2 ranks of one thread, {args.rounds} rounds of {args.steps} steps; stages cut to take equally long"
+    )
+    table = Table(title=title)
+    columns = ("N", "method", "steps/s", "utilization", "by the model", "over our GPipe")
+    for column in columns if what == "sleep" else (*columns, "min-max", "model", "batch"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        over = number(row.get("over_gpipe"))
+        if "over_gpipe_model" in row:
+            over += f" (model {row['over_gpipe_model']:.3f})"
+        cells = [str(row["microbatches"]), row["method"], number(row["steps_per_second"]), number(row["utilization"]),
+                 number(row["utilization_model"]), over]  # fmt: skip
+        if what == "compute":
+            cells += [f"{row['over_gpipe_min']:.3f}-{row['over_gpipe_max']:.3f}", row["model"], str(row["batch"])]
+        table.add_row(*cells)
+    Console().print(table)

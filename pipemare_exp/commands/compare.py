@@ -68,7 +68,7 @@ def maker(task: str) -> str:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print one table per scale."""
+    """Print one table per scale, with a column for the task where there are several."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -76,8 +76,12 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     console = Console()
     for scale in dict.fromkeys(row["scale"] for row in rows):
         part = [row for row in rows if row["scale"] == scale]
-        title = f"{part[0]['task']}, scale {scale}: {words.metric(part)}"
+        tasks = list(dict.fromkeys(row["task"] for row in part))
+        metrics = dict.fromkeys(words.metric([row for row in part if row["task"] == task]) for task in tasks)
+        title = f"{', '.join(tasks)}, scale {scale}: {', '.join(metrics)}"
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        if len(tasks) > 1:
+            table.add_column("task", no_wrap=True)
         table.add_column("method", no_wrap=True)
         if any("variant" in row for row in part):
             table.add_column("variant", overflow="fold")
@@ -90,8 +94,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             variant = [escape(row.get("variant", ""))] if any("variant" in row for row in part) else []
             published = [words.published(row)] if any(row["published"] for row in part) else []
             difference = row["difference"] or {"mean": None, "ci95": None}
+            task = [row["task"]] if len(tasks) > 1 else []
             table.add_row(
-                row["method"], *variant, words.count(row),
+                *task, row["method"], *variant, words.count(row),
                 words.value(row["best_mean"], row["best_ci95"]), words.value(row["last_mean"], row["last_ci95"]),
                 words.value(difference["mean"], difference["ci95"], "+.1f"), escape(row["verdict"]),
                 *map(escape, published),

@@ -16,11 +16,12 @@ from pipemare_exp.experiment.run_directory import runs_root
 if TYPE_CHECKING:
     from pipemare_exp.experiment.demo import Cell
 
-HELP = "train every method on handwritten digits, side by side, and compare them"
+HELP = "train the methods on handwritten digits and on number phrases, side by side, and compare them"
 
 EXAMPLES = """\
 examples:
-  pipemare demo                   seven methods, one seed: two to five minutes on two cores
+  pipemare demo                   seven methods on digits, three on numerals, one seed: minutes on two cores
+  pipemare demo --tasks digits    digits only
   pipemare demo --seeds 3         over three seeds, with intervals
   pipemare demo --jobs 1          one training at a time
   pipemare demo --set epochs=5    shorter runs; they are kept apart from the others
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("--seeds", type=int, default=1, metavar="K", help="seeds 0 to K-1 of every method (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, metavar="J", help="trainings side by side (default: 2)")
-    parser.add_argument("--tasks", nargs="+", default=["digits"], metavar="TASK", help="default: digits")
+    parser.add_argument("--tasks", nargs="+", default=["digits", "numerals"], metavar="TASK", help="default: both")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting of all runs"
     )
@@ -67,8 +68,7 @@ def run(args: argparse.Namespace) -> int:
                   "the same command goes on from there", flush=True)  # fmt: skip
             return 130
         print(f"trained in {time.monotonic() - began:.0f} s\n")
-    for task in args.tasks:
-        _conclude(task, [cell for cell in cells if cell.task == task], root)
+    _conclude(args.tasks, cells, root)
     print(
         "MLflow's page of these runs: start\n"
         f"  {tracking.page_command(tracking.default_uri(root))}\n"
@@ -80,16 +80,17 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _conclude(task: str, cells: Sequence[Cell], root: Path) -> None:
-    """The task's table and figure, of the demo's own runs only."""
-    rows = report.compare([report.read(cell.run) for cell in cells if cell.run.config], task)
-    compare.show(rows)
-    ended = [cell.run for cell in cells if cell.done]
-    if ended:
-        from paper_figures.metric_over_epochs import draw
+def _conclude(tasks: Sequence[str], cells: Sequence[Cell], root: Path) -> None:
+    """One table of the demo's own runs, and a figure for each task."""
+    from paper_figures.metric_over_epochs import draw
 
-        paths = draw(ended, task, root.parent / "demo" / f"{task}_over_epochs")
-        print(f"\nfigure: {', '.join(str(path) for path in paths)}")
+    records = [report.read(cell.run) for cell in cells if cell.run.config]
+    compare.show([row for task in tasks for row in report.compare(records, task)])
+    for task in tasks:
+        ended = [cell.run for cell in cells if cell.done and cell.task == task]
+        if ended:
+            paths = draw(ended, task, root.parent / "demo" / f"{task}_over_epochs")
+            print(f"figure: {', '.join(str(path) for path in paths)}")
 
 
 class Display:

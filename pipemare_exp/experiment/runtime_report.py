@@ -90,7 +90,7 @@ def _steady(cfg: Config, by_rank: dict[int, list[Event]]) -> Windows | None:
     """The steady state: after the fill that follows the warm-up, before the drain; among the actions remembered."""
     pipeline = cfg.pipeline
     assert pipeline.stages is not None
-    updates = [[e.index for e in events if e.op == "U"] for events in by_rank.values()]
+    updates = [[e.number for e in events if e.op == "U"] for events in by_rank.values()]
     if not all(updates):
         return None
     depth = history_depth(max(slot_delays(pipeline.stages, pipeline.slots)), pipeline.microbatches)

@@ -62,7 +62,10 @@ def _join(cfg: Config) -> Config:
         torch.cuda.set_device(local % gpus)
         if beside <= gpus:
             backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=MEETING)
+    # After a restart the store may still hold the addresses of the ranks before.
+    store, rank, ranks = next(dist.rendezvous("env://", timeout=MEETING))
+    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=MEETING)
     # Ranks share the processor: more than one thread each makes small operations many times slower.
     torch.set_num_threads(cfg.threads or 1)
     return replace(cfg, device=device.type, threads=cfg.threads or 1)
@@ -103,7 +106,7 @@ def _lead(
     watch: list[Watch] = []
 
     def make_loop(*args: Any, **options: Any) -> RuntimeLoop:
-        loop = RuntimeLoop(*args, **options, engine=pipeline)
+        loop = RuntimeLoop(*args, **(options | {"engine": pipeline}))
         watch.append(watch_actions(lambda: pipeline.runtime, prepared.cfg.engine.timeout))
         return loop
 

@@ -20,7 +20,7 @@ class Event(NamedTuple):
 
     op: str
     stage: int
-    index: int
+    number: int
     begin: float
     end: float
 
@@ -67,7 +67,7 @@ def windows(by_rank: dict[int, list[Event]], skip: int, last: int) -> Windows:
     found = {}
     for rank, events in by_rank.items():
         first = min((event.stage for event in events if event.op == "U"), default=None)
-        ends = {event.index: event.end for event in events if event.op == "U" and event.stage == first}
+        ends = {event.number: event.end for event in events if event.op == "U" and event.stage == first}
         if last <= skip or skip not in ends or last not in ends:
             raise ValueError(f"rank {rank} has no time between the updates of steps {skip} and {last}: use more steps")
         found[rank] = (ends[skip], ends[last])
@@ -100,10 +100,10 @@ def chrome_trace(by_rank: dict[int, list[Event]], microbatches: int) -> dict[str
     for rank, events in by_rank.items():
         rows.append({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}})
         for event in events:
-            step = event.index if event.op in ("U", "E") else event.index // microbatches
+            step = event.number if event.op in ("U", "E") else event.number // microbatches
             rows.append(
                 {
-                    "name": f"{event.op}{event.index}",
+                    "name": f"{event.op}{event.number}",
                     "cat": names[event.op],
                     "ph": "X",
                     "pid": rank,

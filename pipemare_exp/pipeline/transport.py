@@ -137,11 +137,11 @@ class Transport:
 
     def _next(self, peer: int) -> Message:
         header = torch.empty(HEADER, dtype=torch.int64)
-        dist.irecv(header, peer, tag=0).wait(FOREVER)
+        _received(dist.irecv(header, peer, tag=0))
         length, *ints = header.tolist()
         if length > HEADER:
             rest = torch.empty(length - HEADER, dtype=torch.int64)
-            dist.irecv(rest, peer, tag=0).wait(FOREVER)
+            _received(dist.irecv(rest, peer, tag=0))
             ints += rest.tolist()
         ints = ints[: length - 1]
         count = messages.block_bytes(ints)
@@ -155,12 +155,12 @@ class Transport:
             stream = torch.cuda.Stream(self.device)
             with torch.cuda.stream(stream):
                 block = torch.empty(count, dtype=torch.uint8, device=self.device)
-                dist.irecv(block, peer, group=self._nccl[pair], tag=0).wait()
+                _received(dist.irecv(block, peer, group=self._nccl[pair], tag=0))
                 stream.synchronize()  # of this thread alone: the rank goes on computing
             block.record_stream(torch.cuda.default_stream(self.device))
             return block
         block = torch.empty(count, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        dist.irecv(block, peer, tag=0).wait(FOREVER)
+        _received(dist.irecv(block, peer, tag=0))
         return block.to(self.device) if on_gpu else block
 
     def _handle(self, peer: int, message: Message) -> bool:
@@ -275,6 +275,10 @@ class Transport:
         self._closing = True
         self._pending.put(None)
         self._reaper.join(self.timeout)
+
+
+def _received(work: Any) -> None:
+    work.wait(FOREVER)
 
 
 def text_message(kind: int, text: str, index: int = 0, stage: int = 0) -> Message:

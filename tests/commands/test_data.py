@@ -67,3 +67,29 @@ def test_digits_need_nothing(capsys):
 def test_a_wrong_name():
     with pytest.raises(UserError, match='unknown data set "cifar"; allowed: digits.*did you mean "cifar10"'):
         command("prepare", "cifar")
+
+
+@pytest.mark.parametrize("place", ["iwslt14.tokenized.de-en/tmp", "iwslt14.tokenized.de-en", "tmp", "."])
+def test_iwslt14_is_ready_in_every_form_that_a_run_takes(place, tmp_path, capsys, monkeypatch):
+    from pipemare_exp.data import iwslt14
+
+    monkeypatch.setattr("pipemare_exp.data.DATASETS", {"iwslt14": DATASETS["iwslt14"]})
+    folder = tmp_path / place
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"{split}.{language}" for split in ("train", "valid", "test") for language in ("de", "en")]
+    for name in names:
+        assert not data.survey(str(tmp_path))[0]["present"]
+        (folder / name).write_text("ein satz\n")
+    (row,) = data.survey(str(tmp_path))
+    assert row["present"] and row["remedy"] is None and row["bytes"] == 6 * 9
+    assert {path.rsplit("/", 1)[1] for path in row["files"]} == set(names)
+    assert iwslt14.bitext(tmp_path).lines("train", "de") == ["ein satz"]
+    assert command("list", "--data", str(tmp_path)) == 0
+    assert "iwslt14   ready" in capsys.readouterr().out
+
+
+def test_what_cannot_be_fetched_is_not_said_to_be(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pipemare_exp.data.DATASETS", {"multi30k": DATASETS["multi30k"]})
+    assert command("list", "--data", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "data prepare multi30k" not in out and "https://github.com/multi30k/dataset" in out

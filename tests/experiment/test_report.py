@@ -170,3 +170,39 @@ def test_no_runs_names_the_command_that_makes_them(tmp_path):
         run_cli(compare_command, "cifar10", "--runs", str(tmp_path))
     with pytest.raises(UserError, match='did you mean "digits"'):
         run_cli(compare_command, "digit", "--runs", str(tmp_path))
+
+
+def test_published_values_come_with_their_source(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    for method in ("gpipe", "t1+t2", "async"):
+        write_run(tmp_path, method, 0, task="cifar10")
+    rows = report.compare(report.collect(tmp_path), "cifar10")
+    (ours,) = row_of(rows, "t1+t2")["published"]
+    assert ours["value"] == 94.8 and ours["source"].startswith("D: ") and "accuracy" in ours["what"]
+    assert row_of(rows, "gpipe")["published"][0]["source"].startswith("S: ")
+    assert row_of(rows, "async")["published"] is None
+    assert run_cli(compare_command, "cifar10", "--runs", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    (line,) = (line for line in out.splitlines() if line.startswith("t1+t2"))
+    assert "94.8 [D]" in line and "D: a digest of the paper" in out and "own models and lengths" in out
+
+
+def test_without_published_values_there_is_no_column(ladder, capsys):
+    assert all(row["published"] is None for row in report.compare(report.collect(ladder), "digits"))
+    run_cli(compare_command, "digits", "--runs", str(ladder))
+    assert "ublished" not in capsys.readouterr().out
+
+
+def test_committed_rows_compare_like_the_runs_they_were_made_of(ladder, tmp_path):
+    from paper_figures import rows
+
+    before = report.compare(report.collect(ladder), "digits")
+    rows.write(rows.read(ladder), tmp_path / "committed")
+    assert report.compare(report.collect(tmp_path / "committed"), "digits") == before
+
+
+def test_a_failed_run_says_why(tmp_path):
+    run = write_run(tmp_path, "t1", outcome="failed")
+    (run.path / "status.json").write_text(json.dumps({"state": "failed", "error": "OSError: no disk"}))
+    (record,) = report.collect(tmp_path)
+    assert record.as_json()["problem"] == "OSError: no disk"

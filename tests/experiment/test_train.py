@@ -341,3 +341,12 @@ def test_sigterm_then_sigkill_then_go_on_equals_the_undisturbed_run(tmp_path: Pa
     assert second % 20 == 0 or second % 22 == 0  # a periodic checkpoint, or one at an epoch's end
     whole = train(config.load(overrides), overrides, runs=tmp_path / "whole", out=out)
     assert_same_run(resumed.run, whole.run)
+
+
+def test_a_refused_option_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipemare_exp.methods import PipeMare
+
+    monkeypatch.setattr(PipeMare, "cannot", {"decay": "it was so decided"})
+    with pytest.raises(UserError, match="decay with method pipemare: it was so decided"):
+        run_once([*TINY, "method=t2", "max_steps=1"], tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

@@ -47,7 +47,7 @@ def number(text: str) -> float | None:
 
 
 def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
-    runs = [run for run in find_runs(tiny_runs) if run.config["optimizer"]["rate"] == 0.05]
+    runs = [run for run in find_runs(tiny_runs) if run.config["optimizer"]["rate"] == 0.1]
     runs = [run for run in runs if "hogwild" not in run.name and not run.config["pipeline"]["recompute"]]
     paths = metric_over_epochs.draw(runs, "digits", tmp_path / "figure")
     assert [path.suffix for path in paths] == [".svg", ".png", ".csv"]
@@ -67,7 +67,7 @@ def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
 
 
 def test_runs_of_several_settings_are_not_averaged(tiny_runs, tmp_path):
-    with pytest.raises(UserError, match="several variants on one figure .*optimizer.rate: 0.01, 0.05, 1000.0"):
+    with pytest.raises(UserError, match="several variants on one figure .*optimizer.rate: 0.01, 0.1, 1000.0"):
         metric_over_epochs.draw(find_runs(tiny_runs), "digits", tmp_path / "figure")
     assert not list(tmp_path.iterdir())
 
@@ -149,7 +149,7 @@ def test_sensitivity_to_the_rate(tiny_runs, tmp_path, table):
     )
     assert lines[1000.0]["diverged"] == "1"
     assert lines[1000.0]["best_mean"] == ""
-    assert lines[0.05]["n"] == "1"
+    assert lines[0.1]["n"] == "1"
 
 
 def test_hogwild_figure_and_table(tiny_runs, tmp_path, table):

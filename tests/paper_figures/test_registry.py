@@ -213,3 +213,12 @@ def test_recompute_numbers_count_activations():
     assert recompute.missing(rows[:1])
     none, four = recompute.numbers(rows)
     assert (none["activations"], four["activations"]) == (256, 16 * 4 + 256 // 4 - 16)
+
+
+def test_a_table_is_read_back_from_its_markdown(tmp_path):
+    from paper_figures import tables
+
+    columns, rows = [("a", "A|a"), ("b", "B")], [{"a": "1 | 2", "b": ""}, {"a": "", "b": "x|y"}]
+    tables.save(tmp_path / "t", "What it is", columns, rows, ["a note - with a dash"])
+    read = tables.read_markdown((tmp_path / "t.md").read_text())
+    assert read == ("What it is", ["A|a", "B"], [["1 | 2", ""], ["", "x|y"]], ["a note - with a dash"])

@@ -34,4 +34,4 @@ def run_cases(cases: Sequence, ranks: int, folder: Path, timeout: float = 240.0)
             process.kill()
             process.wait()
     codes = [process.returncode for process in started]
-    assert codes == [0] * ranks, "\n".join(f"rank {r} ({c}):\n{p}" for r, (c, p) in enumerate(zip(codes, printed)))
+    assert codes == [0] * ranks, "\n".join(f"exit code {c}:\n{p}" for c, p in zip(codes, printed, strict=True))

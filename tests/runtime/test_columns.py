@@ -1,4 +1,4 @@
-"""What ranks execute: long columns are the schedule's own, and every message that is sent is taken, without deadlock."""
+"""What ranks execute: long columns are the schedule's own; messages match, and no rank waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pipemare train engine=runtime`: the same rows as the emulator, resumed after a kill, one message for every failure."""
+"""`pipemare train engine=runtime`: the emulator's rows, resumed after a kill, one message for every failure."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_rank_that_is_stopped_is_given_up_and_killed(tmp_path: Path) -> None:
 def test_a_stop_request_saves_and_goes_on(emulated: list[dict], tmp_path: Path) -> None:
     settings = [*SETTINGS[:-1], "checkpoint.every_steps=1000", *RUNTIME]
     with started(pipemare(settings, tmp_path)) as process:
-        wait_for(lambda: len(ranks(tmp_path)) == 2 and any(tmp_path.glob("*/metrics.jsonl")) and len(rows(tmp_path)) > 2)
+        wait_for(lambda: any(tmp_path.glob("*/metrics.jsonl")) and len(rows(tmp_path)) > 2)
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=60)
     if process.returncode == 0:
@@ -215,7 +215,8 @@ def test_mistakes_are_told_before_anything_starts(
 
 @pytest.mark.slow
 def test_mistakes_that_need_the_model_are_told_once(tmp_path: Path) -> None:
-    done = run(pipemare(["experiment=digits/pipemare", "pipeline.stages=3", "engine=runtime", "engine.ranks=4"], tmp_path))
+    settings = ["experiment=digits/pipemare", "pipeline.stages=3", "engine=runtime", "engine.ranks=4"]
+    done = run(pipemare(settings, tmp_path))
     assert done.returncode == 2
     assert done.stderr.count("engine.ranks=4 with 3 stages: a rank holds at least one stage") == 1
     assert "Traceback" not in done.stderr

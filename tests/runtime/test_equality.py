@@ -143,6 +143,6 @@ FULL += [
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_method_equals_the_emulator(ranks: int, tmp_path: Path) -> None:
     cases = [case for case in FULL if case.stages == ranks]
-    run_cases(cases, ranks, tmp_path, timeout=540.0)
+    run_cases(cases, ranks, tmp_path, timeout=1800.0)
     for case in cases:
         check(case, tmp_path)
