@@ -35,7 +35,7 @@ def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_tim
     broken = demo.cells(["digits"], 1, root, SHORT[1::2])[0]
     broken.run.path.mkdir()
     (broken.run.path / "checkpoints").write_text("in the way")
-    arguments = ["demo", "--runs", str(root), *SHORT]
+    arguments = ["demo", "--runs", str(root), "--tasks", "digits", *SHORT]
     assert cli.main(arguments) == 1
     first = capsys.readouterr().out
     (line,) = (line for line in first.splitlines() if line.startswith("FAILED"))
