@@ -62,7 +62,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 # One thread: small operations on two threads crawl when anything else runs beside them.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 demo: $(STAMP)
 	$(BIN)/pipemare demo --seeds $(SEEDS) $(ARGS)
