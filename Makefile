@@ -14,12 +14,12 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test demo lint types figures lock clean
+.PHONY: help venv test test-slow demo lint types figures lock clean
 
 help:
 	@echo "make venv     the environment in $(VENV), from requirements.lock"
 	@echo "make demo     the ablation on handwritten digits: table and figure (SEEDS=3 repeats it over seeds)"
-	@echo "make test     all tests (ARGS=... for pytest)"
+	@echo "make test     all tests but the slow ones (ARGS=... for pytest);  make test-slow  those: more ranks, killed ranks"
 	@echo "make lint     ruff;  make types  mypy"
 	@echo "make figures  the paper's figures and tables from the logged runs"
 	@echo "make lock     requirements.lock anew, from pyproject.toml (needs uv)"
@@ -62,7 +62,10 @@ $(STAMP): requirements.lock pyproject.toml
 
 # One thread: small operations on two threads crawl when anything else runs beside them.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS)
+
+test-slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(ARGS)
 
 demo: $(STAMP)
 	$(BIN)/pipemare demo --seeds $(SEEDS) $(ARGS)

@@ -16,6 +16,7 @@ examples:
   pipemare plan --stages 4 --microbatches 2 --steps 3      the schedule of every method as a grid
   pipemare plan --model resnet50 --microbatches 32         one stage per weight unit: 107
   pipemare plan --model resnet50 --stages 16 --microbatches 8 --optimizer adamw --json
+  pipemare plan --model digits_resnet --stages 4 --microbatches 8 --measure    boundaries for engine=runtime
 
 Memory is in multiples of W, the size of the weights; activations in microbatches at one
 stage, summed over the stages. All numbers are the model's, none is measured.
@@ -38,15 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--optimizer", default="sgd_momentum", choices=("sgd_momentum", "adamw"), help="its state counts")
     add("--slots", default="duplex", choices=schedule.SLOT_KINDS, help="slots of asynchronous methods")
     add("--steps", type=int, metavar="T", help="show the versions (and grids) of the first T steps")
+    add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
+    add("--batch", type=int, default=8, metavar="B", help="examples of a microbatch for --measure (default 8)")
     add("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. UserError for numbers below 1, no P, or more stages than the model has units."""
-    for name in ("stages", "microbatches", "steps"):
+    for name in ("stages", "microbatches", "steps", "batch"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}; allowed: whole numbers from 1 on")
+    if args.measure:
+        return _measure(args)
     stages, sizes = _stages(args.stages, args.model)
     plan = make_plan(stages, args.microbatches, args.optimizer, args.slots, args.steps, sizes)
     if args.json:
@@ -118,6 +123,47 @@ def _stages(stages: int | None, model: str | None) -> tuple[int, list[int] | Non
     first = choose_boundaries(units, stages)
     ends = [*first[1:], len(units)]
     return stages, [sum(units[begin:end]) for begin, end in zip(first, ends, strict=True)]
+
+
+def _measure(args: argparse.Namespace) -> int:
+    """Boundaries at which stages take equally long on this machine, by forward and backward times of the pieces."""
+    if args.model is None or args.stages is None:
+        raise UserError("--measure needs --model and --stages: it cuts that model into so many stages")
+    import torch
+
+    from pipemare_exp import models
+    from pipemare_exp.pipeline.measure import balanced_pieces, piece_seconds
+    from pipemare_exp.pipeline.recompute import piece_starts
+    from pipemare_exp.pipeline.stages import pieces, weight_units
+
+    if args.model in models.TRANSFORMERS:
+        raise UserError(f"--measure --model {args.model}: it measures ResNets; a Transformer needs a task's sentences")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # as every rank has
+    model: Any = models.build(args.model).train()
+    images = torch.randn(args.batch, model.spec.channels, model.spec.size, model.spec.size)
+    cut = pieces(model)
+    with torch.no_grad():
+        model.eval()
+        starts = piece_starts(model, weight_units(model, lambda net: net(images[:1])), cut)
+        model.train()
+    if args.stages > len(cut):
+        raise UserError(f"--stages {args.stages}, but {args.model} can be cut into {len(cut)} pieces only")
+    seconds = piece_seconds(model, cut, (images,))
+    first = balanced_pieces(seconds, args.stages)
+    ends = [*first[1:], len(cut)]
+    boundaries = [starts[k] for k in first]
+    milliseconds = [1e3 * sum(seconds[a:b]) for a, b in zip(first, ends, strict=True)]
+    if args.json:
+        print(json.dumps({"boundaries": boundaries, "milliseconds": milliseconds}))
+        return 0
+    _show_table(
+        ["stage", "first piece", "ms a microbatch"],
+        [[str(s), cut[k].name, f"{milliseconds[s]:.2f}"] for s, k in enumerate(first)],
+    )
+    print(f"Measured forward and backward of {args.batch} examples, one thread. Put into the configuration:")
+    print(f"  pipeline.boundaries=[{','.join(map(str, boundaries))}]")
+    return 0
 
 
 def _show(plan: dict[str, Any], model: str | None, sizes: list[int] | None, steps: int | None) -> None:

@@ -82,6 +82,6 @@ def _show(measured: dict[str, Any]) -> None:
             *(f"{memory[name] / 1e6:.2f}" for name in ("weights", "history", "buffers")),
             f"{rank['peak_memory'] / 1e6:.0f}",
         )
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=110).print(table)
     print("F, B, R, U: seconds in forwards, backwards, recomputations, updates. Memory and bytes sent in MB; copies:")
     print("past versions (PipeDream) or the current one (T2) beside the live weights; peak: of the process.")

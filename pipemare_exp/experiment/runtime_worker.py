@@ -77,8 +77,9 @@ def _prepare_in_turn(cfg: Config, ranks: int) -> Prepared | None:
         try:
             prepared = assemble.prepare(cfg)
             check(prepared, ranks)
-        except BaseException:
-            record_exit(2)
+        except BaseException as error:
+            if isinstance(error, UserError):
+                record_exit(2)
             runtime_engine.tell({"go": False})
             raise
         runtime_engine.tell({"go": True})
@@ -114,7 +115,8 @@ def _lead(
         result = train.train(prepared.cfg, overrides, runs=runs, out=out, prepared=prepared, make_loop=make_loop)
     except BaseException as error:
         if pipeline.runtime is None:
-            record_exit(2)
+            if isinstance(error, UserError):
+                record_exit(2)
             runtime_engine.tell({"go": False, "code": 2})
         else:
             leave(pipeline.runtime, error)

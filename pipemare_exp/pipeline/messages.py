@@ -1,8 +1,8 @@
-"""A message between ranks: a few integers and a tuple of tensors, as one header and one block of bytes.
+"""A message between ranks: a few integers (the header) and a tuple of tensors (the block), as bytes.
 
 Tensors keep their shape, dtype and strides (kernels round by memory layout), and a mark whether a gradient is wanted;
-they may change from message to message. The header has a fixed length, so that it can be received before anything
-about the message is known; what does not fit into it follows in a second one.
+they may change from message to message. `pack_whole` puts header and block into one buffer, which a receiver can read
+without knowing anything about the message before.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-
-HEADER = 96
-"""Integers in a header: enough for eight tensors of four dimensions."""
 
 ALIGN = 64
 """Bytes. Tensors in a block begin where the allocator would have put them, on a cache line of their own."""
@@ -54,11 +51,49 @@ def layout(tensor: Tensor) -> tuple[int, ...]:
     return tensor.stride()
 
 
-def pack(message: Message, device: torch.device, pin: bool = False) -> tuple[list[int], Tensor | None]:
+def pack_whole(message: Message, pin: bool = False) -> Tensor:
+    """Header and block in one buffer of bytes on the CPU: the header's length, the header, padding, the block."""
+    ints, places, total = _plan(message)
+    begin = _front(len(ints))
+    buffer = torch.empty(begin + total, dtype=torch.uint8, pin_memory=pin)
+    buffer[: 8 * (len(ints) + 1)].view(torch.int64).copy_(torch.tensor([len(ints), *ints]))
+    _fill(buffer, places, begin)
+    return buffer
+
+
+def unpack_whole(buffer: Tensor, device: torch.device | None = None) -> Message:
+    """The message in a buffer, which may be longer than it; tensors are views of the buffer, or on `device`."""
+    count = int(buffer[:8].view(torch.int64))
+    ints = buffer[8 : 8 * (count + 1)].view(torch.int64).tolist()
+    begin, size = _front(count), block_bytes(ints)
+    block = buffer[begin : begin + size]
+    return unpack(ints, block if device is None or not size else block.to(device))
+
+
+def _front(count: int) -> int:
+    """Bytes before the block, behind a header of `count` integers and its length."""
+    return -(-8 * (count + 1) // ALIGN) * ALIGN
+
+
+def pack(message: Message, device: torch.device) -> tuple[list[int], Tensor | None]:
     """(header, block of bytes on `device`, or None where no tensor is sent)."""
+    ints, places, total = _plan(message)
+    if not total:
+        return ints, None
+    block = torch.empty(total, dtype=torch.uint8, device=device)
+    _fill(block, places, 0)
+    return ints, block
+
+
+Places = list[tuple[Tensor, tuple[int, ...], int]]
+"""(tensor, its strides in the block, where it begins)"""
+
+
+def _plan(message: Message) -> tuple[list[int], Places, int]:
+    """(header, where the tensors go, bytes of the block)"""
     tensors = message.tensors
     ints = [message.kind, message.stage, message.index, *message.notes, -1 if tensors is None else len(tensors)]
-    places: list[tuple[Tensor, tuple[int, ...], int]] = []
+    places: Places = []
     total = 0
     for tensor in tensors or ():
         if tensor is None:
@@ -70,14 +105,14 @@ def pack(message: Message, device: torch.device, pin: bool = False) -> tuple[lis
         ints += [DTYPES.index(tensor.dtype), int(tensor.requires_grad), tensor.dim(), *tensor.shape, *strides]
         places.append((tensor, strides, total))
         total += -(-tensor.nbytes // ALIGN) * ALIGN
-    if not places:
-        return ints, None
-    block = torch.empty(max(total, ALIGN), dtype=torch.uint8, device=device, pin_memory=pin)
-    with torch.no_grad():
-        for tensor, strides, offset in places:
-            if tensor.numel():
-                _view(block, tensor.dtype, tuple(tensor.shape), strides, offset).copy_(tensor)
-    return ints, block
+    return ints, places, max(total, ALIGN) if places else 0
+
+
+@torch.no_grad()
+def _fill(block: Tensor, places: Places, begin: int) -> None:
+    for tensor, strides, offset in places:
+        if tensor.numel():
+            _view(block, tensor.dtype, tuple(tensor.shape), strides, begin + offset).copy_(tensor)
 
 
 def block_bytes(ints: Sequence[int]) -> int:

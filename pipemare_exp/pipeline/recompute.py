@@ -22,7 +22,8 @@ from pipemare_exp.pipeline.stages import Piece, State, Unit, pieces
 def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) -> list[int]:
     """The first weight unit of each piece, as an index into `units` (both in forward order).
 
-    Raises ValueError where the pieces do not own whole units in forward order, each exactly once.
+    Raises UserError where a piece has tied weights only, and ValueError where the pieces do not own whole units in
+    forward order, each exactly once.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     owner: dict[str, int] = {}
@@ -30,6 +31,14 @@ def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) 
         for module in piece.modules:
             for parameter in module.parameters():
                 owner.setdefault(names[id(parameter)], index)
+    for index, piece in enumerate(cut):
+        used = [names[id(parameter)] for module in piece.modules for parameter in module.parameters()]
+        if used and all(owner[name] < index for name in used):
+            raise UserError(
+                f"{used[0]} is tied: the pieces {cut[owner[used[0]]].name} and {piece.name} share it, so the second "
+                "has no weights of its own and the model cannot be cut before it; untie it (model.tying=none), or take "
+                "engine=emulator without recomputation and without pipeline.cut=pieces"
+            )
     owners = [{owner.get(name, -1) for name in unit.parameters} for unit in units]
     if any(len(found) != 1 or -1 in found for found in owners):
         raise ValueError(

@@ -2,7 +2,9 @@
 
 Between neighbours, and between rank 0 and every other rank, there is one ordered channel each way. A thread per
 incoming channel has the next receive posted at all times and puts what arrives into the inbox, so that messages travel
-while the rank computes. gloo carries the headers always and the blocks of CPU tensors; blocks of CUDA tensors go
+while the rank computes. gloo carries the headers always and the blocks of CPU tensors. A receive is posted for as many
+bytes as the longest message of its channel had, a longer one is announced first; both ends count alike. Blocks of CUDA
+tensors go
 through NCCL, on a communicator and a stream of their own per channel, or with gloo through pinned host memory where
 several ranks share one GPU. (NCCL wants one GPU a rank; that path has not been run by the tests, which have no GPU.)
 """
@@ -22,18 +24,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipemare_exp.pipeline import messages
-from pipemare_exp.pipeline.messages import HEADER, Message
+from pipemare_exp.pipeline.messages import Message
 
 # Kinds of messages. The first three carry a microbatch's activations or gradients from stage to stage.
 FORWARD, RECOMPUTE, BACKWARD = 1, 2, 3
 LOSS, SNAPSHOT, SAVED, REPORT = 4, 5, 6, 7  # to rank 0
 FAIL, PING, PONG, END, STOP = 8, 9, 10, 11, 12  # about the ranks themselves
+HEADER = 13  # the header of a message whose block comes by NCCL
+LONGER = -1  # in the place of a header's length: the next message is longer than any before
 
 NAMES = {FORWARD: "activations", RECOMPUTE: "recomputed activations", BACKWARD: "gradients", LOSS: "the loss",
          SNAPSHOT: "weights", SAVED: "a saved checkpoint", REPORT: "a report"}  # fmt: skip
 
 FOREVER = timedelta(days=30)
 """What gloo is told; the inbox bounds every wait by itself."""
+
+ROOM = 4096
+"""Bytes for which the first receive of a channel is posted."""
 
 ANSWER = 5.0
 """Seconds that a silent rank has to answer before it is held to hang."""
@@ -66,6 +73,8 @@ class Transport:
         self._answers: dict[int, float] = {}
         self._pending: queue.Queue[tuple[Any, Any] | None] = queue.Queue()
         self._locks = {peer: threading.Lock() for peer in self.peers}
+        self._room_there = dict.fromkeys(self.peers, ROOM)
+        self._room_here = dict.fromkeys(self.peers, ROOM)
         self._nccl = self._communicators()
         self._threads = [
             threading.Thread(target=self._receive, args=(peer,), name=f"from-{peer}", daemon=True)
@@ -95,27 +104,26 @@ class Transport:
     def send(self, peer: int, message: Message) -> None:
         """Post `message`; returns at once. Its tensors may be changed afterwards."""
         pair = (self.rank, peer)
-        on_gpu = pair in self._nccl and message.kind <= BACKWARD
-        place = self.device if on_gpu else torch.device("cpu")
-        ints, block = messages.pack(message, place, pin=self.device.type == "cuda" and not on_gpu)
-        length = len(ints) + 1
-        header = torch.zeros(HEADER, dtype=torch.int64)
-        header[: min(length, HEADER)] = torch.tensor([length, *ints[: HEADER - 1]])
-        works = []
+        block = None
+        if pair in self._nccl and message.kind <= BACKWARD:
+            ints, block = messages.pack(message, self.device)
+            buffer = messages.pack_whole(Message(HEADER, tensors=(torch.tensor(ints),)))
+        else:
+            buffer = messages.pack_whole(message, pin=self.device.type == "cuda")
         try:
             with self._locks[peer]:
-                works.append((dist.isend(header, peer, tag=0), header))
-                if length > HEADER:
-                    rest = torch.tensor(ints[HEADER - 1 :])
-                    works.append((dist.isend(rest, peer, tag=0), rest))
+                if buffer.nbytes > self._room_there[peer]:
+                    self._room_there[peer] = buffer.nbytes
+                    self._post(torch.tensor([LONGER, buffer.nbytes]), peer)
+                self._post(buffer, peer)
                 if block is not None:
-                    group = self._nccl[pair] if on_gpu else None
-                    works.append((dist.isend(block, peer, group=group, tag=0), block))
-                    self.bytes_sent += block.nbytes
+                    self._post(block, peer, self._nccl[pair])
         except RuntimeError as error:
             self._lost(peer, error)
-        for work in works:
-            self._pending.put(work)
+
+    def _post(self, tensor: Tensor, peer: int, group: Any = None) -> None:
+        self._pending.put((dist.isend(tensor, peer, group=group, tag=0), tensor))
+        self.bytes_sent += tensor.nbytes
 
     def _reap(self) -> None:
         """Keeps what is being sent alive until it has left."""
@@ -136,32 +144,33 @@ class Transport:
             self._lost(peer, error)
 
     def _next(self, peer: int) -> Message:
-        header = torch.empty(HEADER, dtype=torch.int64)
-        _received(dist.irecv(header, peer, tag=0))
-        length, *ints = header.tolist()
-        if length > HEADER:
-            rest = torch.empty(length - HEADER, dtype=torch.int64)
-            _received(dist.irecv(rest, peer, tag=0))
-            ints += rest.tolist()
-        ints = ints[: length - 1]
+        cuda = self.device.type == "cuda"
+        buffer = torch.empty(self._room_here[peer], dtype=torch.uint8, pin_memory=cuda)
+        _received(dist.irecv(buffer, peer, tag=0))
+        first, second = buffer[:16].view(torch.int64).tolist()
+        if first == LONGER:
+            self._room_here[peer] = second
+            buffer = torch.empty(second, dtype=torch.uint8, pin_memory=cuda)
+            _received(dist.irecv(buffer, peer, tag=0))
+            second = int(buffer[8:16].view(torch.int64))
+        if second == HEADER:
+            (ints,) = messages.unpack_whole(buffer).tensors or ()
+            assert ints is not None
+            return self._from_nccl(peer, ints.tolist())
+        return messages.unpack_whole(buffer, self.device if cuda and second <= BACKWARD else None)
+
+    def _from_nccl(self, peer: int, ints: list[int]) -> Message:
+        """The message whose header was `ints`; its block comes by NCCL."""
         count = messages.block_bytes(ints)
         if not count:
             return messages.unpack(ints, None)
-        return messages.unpack(ints, self._block(peer, count, on_gpu=ints[0] <= BACKWARD))
-
-    def _block(self, peer: int, count: int, on_gpu: bool) -> Tensor:
-        pair = (peer, self.rank)
-        if on_gpu and pair in self._nccl:
-            stream = torch.cuda.Stream(self.device)
-            with torch.cuda.stream(stream):
-                block = torch.empty(count, dtype=torch.uint8, device=self.device)
-                _received(dist.irecv(block, peer, group=self._nccl[pair], tag=0))
-                stream.synchronize()  # of this thread alone: the rank goes on computing
-            block.record_stream(torch.cuda.default_stream(self.device))
-            return block
-        block = torch.empty(count, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        _received(dist.irecv(block, peer, tag=0))
-        return block.to(self.device) if on_gpu else block
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            block = torch.empty(count, dtype=torch.uint8, device=self.device)
+            dist.irecv(block, peer, group=self._nccl[peer, self.rank], tag=0).wait()  # type: ignore[union-attr]
+            stream.synchronize()  # of this thread alone: the rank goes on computing
+        block.record_stream(torch.cuda.default_stream(self.device))
+        return messages.unpack(ints, block)
 
     def _handle(self, peer: int, message: Message) -> bool:
         """Take in one message; False once the peer has said that it was the last."""

@@ -88,3 +88,16 @@ def test_versions_kept_beside_the_live_weights(name: str, options: dict, kept: l
         method.bind(3, 2, "duplex", [torch.zeros(4 if s == stage else 0) for s in range(3)])
         found.append(depths(method, stage)[stage])
     assert found == kept
+
+
+def test_a_transformer_whose_output_projection_is_an_embedding() -> None:
+    from pipemare_exp.models import fairseq_door as door
+    from pipemare_exp.models import transformer
+
+    words = door.Dictionary()
+    model = transformer.build(words, words, layers=1, width=8, heads=2, tying="decoder")
+    model.eval()
+    with torch.no_grad():
+        units = weight_units(model, transformer.run_once)
+    with pytest.raises(UserError, match="is tied: the pieces decoder.embed and decoder.output share it"):
+        cut(model, units, [0])

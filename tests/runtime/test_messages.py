@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipemare_exp.pipeline.messages import HEADER, Message, block_bytes, pack, unpack
+from pipemare_exp.pipeline.messages import Message, block_bytes, pack, pack_whole, unpack, unpack_whole
 
 CPU = torch.device("cpu")
 
@@ -57,11 +57,19 @@ def test_an_empty_microbatch_and_an_empty_tuple_differ() -> None:
     assert unpack(*pack(Message(1, tensors=()), CPU)).tensors == ()
 
 
-def test_more_tensors_than_a_header_describes() -> None:
-    tensors = tuple(torch.full((2, 2), float(k)) for k in range(40))
-    ints, block = pack(Message(1, tensors=tensors), CPU)
-    assert len(ints) > HEADER
-    assert all(torch.equal(a, b) for a, b in zip(unpack(ints, block).tensors, tensors, strict=True))
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_a_whole_message_in_a_buffer_that_is_longer(count: int) -> None:
+    tensors = tuple(torch.full((2, 2), float(k)) for k in range(count))
+    whole = pack_whole(Message(7, 8, 9, (*tensors, None), (1, 2)))
+    message = unpack_whole(torch.cat([whole, torch.full((100,), 77, dtype=torch.uint8)]))
+    assert (message.kind, message.stage, message.index, message.notes) == (7, 8, 9, (1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(message.tensors[:-1], tensors, strict=True))
+    assert message.tensors[-1] is None
+    assert all((tensor.data_ptr() - tensors_begin(message)) % 64 == 0 for tensor in message.tensors[:-1])
+
+
+def tensors_begin(message: Message) -> int:
+    return message.tensors[0].data_ptr()
 
 
 def test_a_dtype_that_cannot_be_sent() -> None:
