@@ -89,6 +89,7 @@ class Sweep:
             if self.signal is None:
                 raise
         finally:
+            self._heed_stop_file()  # the launcher may be through before the watch has looked
             self.stop_file.unlink(missing_ok=True)
         return self.signal
 
@@ -190,13 +191,17 @@ class Sweep:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _heed_stop_file(self) -> None:
+        """A training in this process that took the signal left the file."""
+        if self.signal is None and self.stop_file.exists():
+            self.signal = signal.SIGINT
+
     def _leave_when_idle(self, ended: threading.Event) -> None:
         """After the wish to stop, once nothing trains any more, interrupt the launcher: it need not go through the
         jobs that are left."""
         quiet = 0.0
         while not ended.wait(WAIT):
-            if self.signal is None and self.stop_file.exists():
-                self.signal = signal.SIGINT  # a training in this process has taken the signal
+            self._heed_stop_file()
             if self.signal is not None:
                 busy = any(one.run is not None and one.run.is_locked() for one in self.planned)
                 quiet = 0.0 if busy else quiet + WAIT

@@ -155,6 +155,21 @@ def test_ctrl_c_leaves_every_cell_resumable(launcher: str, tmp_path: Path) -> No
     assert not list((tmp_path / ".sweep").glob("stop-*"))
 
 
+def test_a_stop_that_a_training_took_is_heeded_however_soon_the_launcher_returns(tmp_path: Path, monkeypatch) -> None:
+    """Once a sweep said that it was through: the training had taken the signal, and the launcher returned first."""
+    one = Planned(Cell("digits", "demo", "a", 0, (), ("a",)), Run(tmp_path / "a"), 10)
+
+    def multirun(self: Sweep, batch) -> list[None]:
+        Path(batch.stop_file).touch()
+        return [None]
+
+    monkeypatch.setattr(Sweep, "_multirun", multirun)
+    sweep_of_one = Sweep([one], tmp_path, "basic", {})
+    monkeypatch.setattr(sweep_of_one, "_leave_when_idle", lambda ended: None)
+    assert sweep_of_one.run() == signal.SIGINT
+    assert not sweep_of_one.stop_file.exists()
+
+
 def test_a_worker_that_dies_costs_its_own_cell_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake launcher whose workers die of one of the cells, as for lack of memory."""
     from concurrent.futures.process import BrokenProcessPool
