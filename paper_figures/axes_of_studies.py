@@ -41,7 +41,7 @@ AXES = {
         "hogwild",
         ("method.hogwild.delay_scale",),
         "delay_scale",
-        "mean delay before truncation, times the pipeline's",
+        "mean delay before truncation\n(times the pipeline's)",
     ),
 }
 
