@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pipemare_exp.bench import workloads
+from pipemare_exp.pipeline import costs
 from pipemare_exp.pipeline.emulator import Emulator
 
 # glibc gives every block above this to the system by itself and takes it back when freed, so that the peak of the
@@ -65,11 +66,11 @@ def compare(model: str, method: str, microbatches: int, *, batch: int | None, pa
 def predicted_memory(emulator: Emulator) -> int:
     """Bytes of the ring and the method's buffers: sum over stages with a ring of (depth + 1) times its weights, plus
     delta, from the numbers of weights alone."""
-    itemsize = emulator.flat.weights.element_size()
-    sizes = [sum(view.numel() for _, view in stage) for stage in emulator.flat._views]
-    rings = sum(size * (depth + 1) for size, depth in zip(sizes, emulator.method.depths(), strict=True) if depth)
-    tracked = sum(size for size, wanted in zip(sizes, emulator.method.tracks(), strict=True) if wanted)
-    return itemsize * (rings + tracked)
+    sizes = [flat.numel() for flat in emulator.flat_weights()]
+    depths = [depth or 0 for depth in emulator.method.depths()]
+    return emulator.flat.weights.element_size() * costs.emulator_memory(
+        sizes, depths, delta=any(emulator.method.tracks())
+    )
 
 
 def peak_memory(model: str, method: str, microbatches: int, batch: int | None, threads: int) -> int:

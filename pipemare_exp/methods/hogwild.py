@@ -78,17 +78,9 @@ class Hogwild(Method):
         self.backward_reads, self.draw, self.seed = backward, draw, seed
         self.label = "hogwild+t1" if lr_rescheduling_steps > 0 else "hogwild"
 
-    def bind(
-        self,
-        stages: int,
-        microbatches: int,
-        slots: str,
-        weights: Sequence[Tensor],
-        segment: int | None = None,
-    ) -> None:
-        if segment is not None:
+    def prepare(self, weights: Sequence[Tensor]) -> None:
+        if self.segment is not None:
             raise UserError("recomputation with method hogwild: random delays have no slots to recompute in")
-        super().bind(stages, microbatches, slots, weights)
         scales = [self.delay_scale * tau for tau in self.tau]
         bounds = [math.ceil(3 * mu) if self.max_delay is None else self.max_delay for mu in scales]
         self.bounds = [bound if mu > 0 else 0 for mu, bound in zip(scales, bounds, strict=True)]

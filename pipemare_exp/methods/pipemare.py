@@ -43,17 +43,10 @@ class PipeMare(Asynchronous):
         parts = ["t1"] * (lr_rescheduling_steps > 0) + ["t2"] * (decay is not None) + ["t3"] * (warmup_steps > 0)
         self.label = "+".join(parts) or "async"
 
-    def bind(
-        self,
-        stages: int,
-        microbatches: int,
-        slots: str,
-        weights: Sequence[Tensor],
-        segment: int | None = None,
-    ) -> None:
-        super().bind(stages, microbatches, slots, weights, segment)
+    def prepare(self, weights: Sequence[Tensor]) -> None:
+        super().prepare(weights)
         self._recompute_ages = [
-            [(n - delay) // microbatches for delay in self.recompute_delays] for n in range(microbatches)
+            [(n - delay) // self.microbatches for delay in self.recompute_delays] for n in range(self.microbatches)
         ]
         if self.decay is None:
             return
@@ -61,12 +54,12 @@ class PipeMare(Asynchronous):
         self.add_buffer("delta", weights, self.tracks())
         # tau_fwd - tau_recomp; 0 in the segment at the loss, whose recomputation reads what its forward read
         self._recompute_gaps = [
-            (delay - recomputed) / microbatches
+            (delay - recomputed) / self.microbatches
             for delay, recomputed in zip(self.delays, self.recompute_delays, strict=True)
         ]
-        if segment is not None:
+        if self.segment is not None:
             lengths = [
-                history_depth(delay, microbatches) if gap > 0 else 0
+                history_depth(delay, self.microbatches) if gap > 0 else 0
                 for delay, gap in zip(self.recompute_delays, self._recompute_gaps, strict=True)
             ]
             self.rings["estimate"] = make_rings(weights, lengths)

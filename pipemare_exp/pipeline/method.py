@@ -19,6 +19,7 @@ class Method:
     A method is bound once to a pipeline's shape, then asked per step and microbatch. Adding a method is adding a
     file with a subclass that overrides what differs:
 
+    - `prepare`: what it derives from the shape once it is bound;
     - `forward`, `recompute`, `backward`: the `Read` of every stage for one microbatch of one step;
     - `depths`: how many past versions those reads need, per stage (None: only the current weights, as they are);
     - `rate_factors`: what the step's rate is multiplied with, per stage;
@@ -52,6 +53,10 @@ class Method:
         self.recompute_delays = [0] * stages if segment is None else recompute_delays(stages, segment)
         self.buffers: dict[str, list[Tensor | None]] = {}
         self.rings: dict[str, list[Ring | None]] = {}
+        self.prepare(weights)
+
+    def prepare(self, weights: Sequence[Tensor]) -> None:
+        """Derive what the method needs from the shape that `bind` has just fixed; make its buffers and rings."""
 
     def add_buffer(self, name: str, weights: Sequence[Tensor], wanted: Sequence[bool]) -> None:
         """`buffers[name]`: zeros of the weights' size for each stage that is wanted, in one block."""
@@ -121,16 +126,8 @@ class Asynchronous(Method):
         check_steps(lr_rescheduling_steps=lr_rescheduling_steps, warmup_steps=warmup_steps)
         self.lr_rescheduling_steps, self.warmup_steps = lr_rescheduling_steps, warmup_steps
 
-    def bind(
-        self,
-        stages: int,
-        microbatches: int,
-        slots: str,
-        weights: Sequence[Tensor],
-        segment: int | None = None,
-    ) -> None:
-        super().bind(stages, microbatches, slots, weights, segment)
-        self._ages = [[(n - delay) // microbatches for delay in self.delays] for n in range(microbatches)]
+    def prepare(self, weights: Sequence[Tensor]) -> None:
+        self._ages = [[(n - delay) // self.microbatches for delay in self.delays] for n in range(self.microbatches)]
 
     def forward(self, step: int, microbatch: int) -> list[Read]:
         if step < self.warmup_steps:

@@ -94,7 +94,6 @@ class Segments:
             )
         edges = [starts.index(unit) for unit in wanted] + [len(cut)]
         self._parts = [cut[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-        self._norms = list(model.modules())
         self._model = model
         self._inputs: list[State] = []
         self._outputs: list[State] = []
@@ -109,7 +108,7 @@ class Segments:
     def recomputing(self) -> Iterator[Any]:
         """A stand-in for the model whose forward starts every segment from its kept input and leaves no trace in
         BatchNorm's running statistics."""
-        with frozen_statistics(self._norms):
+        with frozen_statistics(self._model.modules()):
             yield StandIn(self._model, self._recompute)
 
     def _forward(self, *inputs: Tensor) -> Tensor:
