@@ -65,7 +65,7 @@ def prepare(cfg: Config) -> Prepared:
     units = weight_units(model, task.probe)
     starts = piece_starts(model, units, pieces(model)) if config.cuts_at_pieces(cfg) else None
     sizes = [unit.numel for unit in units]
-    return Prepared(config.resolve(cfg, sizes, task.steps_per_epoch, starts), task, model, units)
+    return Prepared(config.resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset), task, model, units)
 
 
 def choose_device(name: str) -> torch.device:

@@ -88,11 +88,18 @@ def cuts_at_pieces(cfg: Config) -> bool:
     return pipeline.boundaries is None and cut == "pieces"
 
 
-def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int, pieces: Sequence[int] | None = None) -> Config:
+def resolve(
+    cfg: Config,
+    sizes: Sequence[int],
+    steps_per_epoch: int,
+    pieces: Sequence[int] | None = None,
+    subset: int | None = None,
+) -> Config:
     """`cfg` with everything decided: stages and boundaries, epochs of T1 and T3 turned into steps, the label.
 
     `sizes`: the number of weights of each weight unit, in forward order; `pieces`: the first unit of each piece of
-    the model, needed where `cuts_at_pieces(cfg)`. Settings that a switched-off part
+    the model, needed where `cuts_at_pieces(cfg)`; `subset`: the task's number of training examples where the
+    published set has more, which then belongs to the run's name. Settings that a switched-off part
     would have are set to None, so that the same training has the same hash. Resolving a resolved
     configuration changes nothing.
     """
@@ -100,6 +107,11 @@ def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int, pieces: Seq
         raise UserError(
             f"the configuration was made for {cfg.steps_per_epoch} steps an epoch, but the data give "
             f"{steps_per_epoch}: they are not the data that it was made with"
+        )
+    if cfg.data.subset not in (None, subset):
+        raise UserError(
+            f"data.subset={cfg.data.subset}, but the training data are {subset or 'the whole set'}: the number is "
+            "found from the data, leave it out"
         )
     boundaries = cfg.pipeline.boundaries or _boundaries(cfg, sizes, pieces)
     if boundaries[-1] >= len(sizes):
@@ -121,6 +133,7 @@ def resolve(cfg: Config, sizes: Sequence[int], steps_per_epoch: int, pieces: Seq
     return replace(
         cfg,
         steps_per_epoch=steps_per_epoch,
+        data=replace(cfg.data, subset=subset),
         pipeline=pipeline,
         method=_resolve_method(cfg.method, steps_per_epoch),
         optimizer=_resolve_optimizer(cfg),
@@ -256,6 +269,7 @@ def config_hash(cfg: Config) -> str:
 
 
 def run_name(cfg: Config) -> str:
-    """The name of the run's folder: <task>-<method>-<scale>-s<seed>-<hash8>."""
+    """The name of the run's folder: <task>-<method>-<scale>-s<seed>-<hash8>; <task>_<examples> on a subset."""
     name = method_file(cfg.method.label or label(cfg.method))
-    return f"{cfg.task.name}-{name}-{cfg.scale}-s{cfg.seed}-{config_hash(cfg)[:8]}"
+    task = f"{cfg.task.name}_{cfg.data.subset}" if cfg.data.subset else cfg.task.name
+    return f"{task}-{name}-{cfg.scale}-s{cfg.seed}-{config_hash(cfg)[:8]}"

@@ -47,6 +47,8 @@ class DataConfig:
     max_length: int | None = _bounded(low=1)
     pairs: int | None = _bounded(low=1)
     """Sentence pairs to generate (numerals)."""
+    subset: int | None = _bounded(low=1)
+    """Filled when the data are known: the training examples, where they are only some of the published set's."""
 
 
 @dataclass(frozen=True)

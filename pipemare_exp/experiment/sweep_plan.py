@@ -72,11 +72,15 @@ class Planned:
         return result["seconds"] if result else None
 
 
+_Shape = tuple[list[int], list[int] | None, int, int | None, str]
+"""Sizes of the weight units, first units of the pieces, steps an epoch, the subset's size, the device."""
+
+
 class Resolver:
     """Resolves configurations, loading each task's data and building each model once."""
 
     def __init__(self) -> None:
-        self._shapes: dict[str, tuple[list[int], list[int] | None, int, str]] = {}
+        self._shapes: dict[str, _Shape] = {}
 
     def resolve(self, cfg: Config) -> Config:
         """`cfg` as `pipemare train` would resolve it. Raises UserError as that would."""
@@ -85,11 +89,11 @@ class Resolver:
         key = json.dumps([asks, rest], sort_keys=True)
         if key not in self._shapes:
             self._shapes[key] = _shape(cfg)
-        sizes, starts, steps_per_epoch, device = self._shapes[key]
-        return config.resolve(replace(cfg, device=device), sizes, steps_per_epoch, starts)
+        sizes, starts, steps_per_epoch, subset, device = self._shapes[key]
+        return config.resolve(replace(cfg, device=device), sizes, steps_per_epoch, starts, subset)
 
 
-def _shape(cfg: Config) -> tuple[list[int], list[int] | None, int, str]:
+def _shape(cfg: Config) -> _Shape:
     from pipemare_exp.experiment import assemble  # imports torch
 
     prepared = assemble.prepare(replace(cfg, threads=None))
@@ -97,8 +101,8 @@ def _shape(cfg: Config) -> tuple[list[int], list[int] | None, int, str]:
     starts = None
     if config.cuts_at_pieces(cfg):
         starts = assemble.piece_starts(prepared.model, units, assemble.pieces(prepared.model))
-    steps = prepared.task.steps_per_epoch
-    return [unit.numel for unit in units], starts, steps, prepared.cfg.device
+    task = prepared.task
+    return [unit.numel for unit in units], starts, task.steps_per_epoch, task.subset, prepared.cfg.device
 
 
 def plan(cells: Sequence[Cell], root: Path) -> list[Planned]:

@@ -25,6 +25,9 @@ class Task(Protocol):
     notes: dict[str, str]
     """What a reader of a table must know about the data, e.g. {"train": "10,000-image subset"}."""
 
+    subset: int | None
+    """Training examples, where the data set's published training set has more; None where it is whole."""
+
     steps_per_epoch: int
     """Minibatches, hence optimizer steps, in every epoch."""
 

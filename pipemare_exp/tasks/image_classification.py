@@ -85,6 +85,7 @@ class ImageClassification:
         self.model_name, self.width, self.classes = model, width, int(arrays.y_train.max()) + 1
         self.device, self.channels_last = torch.device(device), channels_last
         self.notes: dict[str, str] = {}
+        self.subset: int | None = None
         self.eval_split = "valid" if validation else "test"
         self.train = self._split(arrays.x_train[train], arrays.y_train[train])
         if validation:
@@ -229,7 +230,8 @@ def build(cfg: Any, device: torch.device, memory_format: str) -> ImageClassifica
         channels_last=memory_format == "channels_last",
     )
     if name == "cifar10" and len(arrays.x_train) < cifar10.TRAIN:
-        task.notes["train"] = f"{len(arrays.x_train):,} of {cifar10.TRAIN:,} images"
+        task.subset = len(arrays.x_train)
+        task.notes["train"] = f"{task.subset:,} of {cifar10.TRAIN:,} images"
     if name == "cifar10" and len(arrays.x_test) < cifar10.TEST:
         task.notes["test"] = f"{len(arrays.x_test):,} of {cifar10.TEST:,} images"
     if cfg.data.validation:

@@ -90,6 +90,8 @@ class Translation:
                 f"{data.train_pairs} pairs; raise them"
             )
         self.steps_per_epoch = len(self.batches)
+        full = data.manifest["full_train"]
+        self.subset = data.train_pairs if full and data.train_pairs < full else None
         self.notes = self._notes(dropped, limit)
         total = data.manifest["pairs"]["valid"]
         wanted = min(valid_sentences or total, total)
@@ -98,10 +100,9 @@ class Translation:
             self.notes["valid_bleu"] = f"{wanted:,} of {total:,} sentences"
 
     def _notes(self, dropped: int, limit: int) -> dict[str, str]:
-        pairs, full = self.data.train_pairs, self.data.manifest["full_train"]
         notes = {}
-        if full and pairs < full:
-            notes["train"] = f"{pairs:,}-pair subset"
+        if self.subset:
+            notes["train"] = f"{self.subset:,}-pair subset"
         if dropped:
             notes["left_out"] = f"{dropped:,} training pairs of more than {limit} subwords"
         return notes

@@ -276,3 +276,12 @@ def test_settings_of_what_is_switched_off_do_not_tell_runs_apart() -> None:
 def test_epochs_and_the_steps_they_make_are_the_same_run() -> None:
     steps = resolved("method.sync_warmup.epochs=null", "method.sync_warmup.steps=66")
     assert config.config_hash(steps) == config.config_hash(resolved())
+
+
+def test_a_subset_of_the_data_is_in_the_name_and_the_hash() -> None:
+    whole, part = config.resolve(config.load(), UNITS, 22), config.resolve(config.load(), UNITS, 22, subset=700)
+    assert config.run_name(part) == f"digits_700-pipemare-demo-s0-{config.config_hash(part)[:8]}"
+    assert config.config_hash(part) != config.config_hash(whole) and config.run_name(whole).startswith("digits-")
+    assert config.resolve(part, UNITS, 22, subset=700) == part
+    with pytest.raises(UserError, match="data.subset=700.*the whole set"):
+        config.resolve(part, UNITS, 22)

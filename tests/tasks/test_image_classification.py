@@ -271,6 +271,7 @@ def test_cifar10_by_configuration_says_that_it_is_a_subset(tmp_path):
         "test": "23 of 10,000 images",
         "validation": "7 images held out of train",
     }
+    assert task.subset == 50
 
 
 def test_the_real_cifar10(data_root):

@@ -224,9 +224,11 @@ def test_long_pairs_are_left_out_and_said(task_of):
 
 def test_a_subset_says_so(bitext_of, tmp_path, task_of):
     part = bitext.binarise(bitext_of(full_train=160_239), tmp_path)
-    assert task_of(data=part).notes["train"] == "300-pair subset"
+    task = task_of(data=part)
+    assert task.notes["train"] == "300-pair subset" and task.subset == 300
     whole = bitext.binarise(bitext_of(full_train=300, fingerprint={"text": "3"}), tmp_path)
-    assert "train" not in task_of(data=whole).notes
+    task = task_of(data=whole)
+    assert "train" not in task.notes and task.subset is None
 
 
 def test_samples_are_moved_not_changed(task_of):
