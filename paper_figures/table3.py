@@ -19,6 +19,7 @@ COLUMNS = [
     ("best", "best"),
     ("last", "last"),
     ("difference", "best, less synchronous"),
+    ("test", "test"),
     ("verdict", "in words"),
     ("published", "published best"),
 ]
@@ -40,6 +41,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
         finished = [row for row in group if row.outcome == "finished"]
         best = mean_with_interval(list(_best(rows, label).values()))
         last = mean_with_interval([row.last for row in finished if row.last is not None])
+        test = mean_with_interval([row.test_score for row in finished if row.test_score is not None])
         gap = paired_difference(_best(rows, label), synchronous)
         words = (
             "the reference"
@@ -57,6 +59,8 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
                 "best_half_width": best.half_width,
                 "last_mean": last.mean,
                 "last_half_width": last.half_width,
+                "test_mean": test.mean,
+                "test_half_width": test.half_width,
                 "difference": None if label == "gpipe" else gap.mean,
                 "difference_half_width": None if label == "gpipe" else gap.half_width,
                 "pairs": gap.n,
@@ -89,20 +93,24 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
                 "best": pair("best"),
                 "last": pair("last"),
                 "difference": pair("difference", sign="+"),
+                "test": pair("test"),
                 "verdict": one["verdict"],
                 "published": "; ".join(map(published.shown, found)) or "–",
             }
         )
+    tested = any(one["test_mean"] is not None for one in table)
+    about_test = "Test: BLEU of the test set with the final weights; best and last are of the validation set."
     notes = [
         f"Scale {rows[0].scale}; metric: {rows[0].metric} in percent after each epoch; mean ± half width of "
         "the 95 % interval over seeds (Student's t), differences paired by seed; diverged runs are counted, not "
         "averaged.",
+        *([about_test] if tested else []),
         *published.sources_note(entries),
     ]
     return tables.save(
         out_stem,
         f"Ablation, {task}",
-        COLUMNS,
+        [column for column in COLUMNS if tested or column[0] != "test"],
         shown,
         notes,
         numbers=[{"task": task, "scale": rows[0].scale, **one} for one in table],

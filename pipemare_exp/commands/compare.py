@@ -10,7 +10,7 @@ from typing import Any
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment import comparison_words as words
-from pipemare_exp.experiment import report
+from pipemare_exp.experiment import records, report
 from pipemare_exp.experiment.run_directory import runs_root
 
 HELP = "compare the methods on a task: mean over seeds, interval, difference from synchronous training"
@@ -22,7 +22,8 @@ examples:
   pipemare compare digits --interval bootstrap   BCa bootstrap instead of Student's t (for ten seeds or more)
 
 n counts the runs that finished or diverged. Means are over finished runs; ± is the half width of a 95 %
-interval over seeds. The difference is that of the last metric from the synchronous run of the same seed. Published
+interval over seeds. The difference is that of the last metric from the synchronous run of the same seed. Of
+translation, best and last are BLEU on the validation set, test is that of the final weights on the test set. Published
 values are best metrics of the paper's own models and lengths; the letters say where each is known from.
 """
 
@@ -50,16 +51,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def comparison(root: Path, task: str, interval: str = "t") -> tuple[list[dict[str, Any]], list[report.Record]]:
+def comparison(root: Path, task: str, interval: str = "t") -> tuple[list[dict[str, Any]], list[records.Record]]:
     """The rows of a task and the damaged run directories beside them."""
     report.check_task(task)
-    records = report.collect(root)
-    rows = report.compare(records, task, interval)
+    found = records.collect(root)
+    rows = report.compare(found, task, interval)
     if not rows:
         raise UserError(
             f'no runs of task "{task}" under {root}; make some with `{maker(task)}`, or name another folder with --runs'
         )
-    return rows, [record for record in records if record.outcome == "damaged"]
+    return rows, [record for record in found if record.outcome == "damaged"]
 
 
 def maker(task: str) -> str:
@@ -85,7 +86,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column("method", no_wrap=True)
         if any("variant" in row for row in part):
             table.add_column("variant", overflow="fold")
-        for heading in ("n", "best", "last", "minus synchronous"):
+        tested = any("test_mean" in row for row in part)
+        for heading in ("n", "best", "last", "minus synchronous", *(("test",) if tested else ())):
             table.add_column(heading, justify="right", no_wrap=heading != "minus synchronous")
         table.add_column("verdict", overflow="fold")
         if any(row["published"] for row in part):
@@ -98,7 +100,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             table.add_row(
                 *task, row["method"], *variant, words.count(row),
                 words.value(row["best_mean"], row["best_ci95"]), words.value(row["last_mean"], row["last_ci95"]),
-                words.value(difference["mean"], difference["ci95"], "+.1f"), escape(row["verdict"]),
+                words.value(difference["mean"], difference["ci95"], "+.1f"),
+                *([words.value(row.get("test_mean"), row.get("test_ci95"))] if tested else []), escape(row["verdict"]),
                 *map(escape, published),
             )  # fmt: skip
         console.print(table)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipemare_exp.commands import compare
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import report, tracking
+from pipemare_exp.experiment import records, report, tracking
 from pipemare_exp.experiment.run_directory import runs_root
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def _conclude(tasks: Sequence[str], cells: Sequence[Cell], root: Path) -> None:
     """One table of the demo's own runs, and a figure for each task."""
     from paper_figures.metric_over_epochs import draw
 
-    records = [report.read(cell.run) for cell in cells if cell.run.config]
-    compare.show([row for task in tasks for row in report.compare(records, task)])
+    found = [records.read(cell.run) for cell in cells if cell.run.config]
+    compare.show([row for task in tasks for row in report.compare(found, task)])
     for task in tasks:
         ended = [cell.run for cell in cells if cell.done and cell.task == task]
         if ended:
@@ -157,7 +157,7 @@ class Display:
         if id(cell) not in self._tasks:
             self._tasks[id(cell)] = self._bars.add_task(cell.title, total=cell.steps, note="")
         evals = cell.run.metrics("eval")
-        metric = next((name for name in report.METRICS if evals and name in evals[-1]), None)
+        metric = next((name for name in records.METRICS if evals and name in evals[-1]), None)
         value = evals[-1][metric] if metric else None
         note = "" if value is None else f"{metric} {value:.1f} %"
         self._bars.update(self._tasks[id(cell)], completed=self._steps[id(cell)], note=note)
@@ -168,7 +168,7 @@ class Display:
         self._steps[id(cell)] = cell.steps
         if id(cell) in self._tasks:
             self._bars.remove_task(self._tasks.pop(id(cell)))
-        record = report.read(cell.run)
+        record = records.read(cell.run)
         text = f"failed: {cell.error}" if cell.error else record.outcome
         if record.outcome == "diverged":
             text += f" at step {record.step}"

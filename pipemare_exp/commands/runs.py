@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from pipemare_exp.experiment import report
+from pipemare_exp.experiment import records, report
 from pipemare_exp.experiment.run_directory import runs_root
 
 HELP = "list the runs: outcome, step, best and last metric, time"
@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List the runs; an empty folder is no error."""
     root = runs_root(args.runs)
-    records = report.collect(root)
+    found = records.collect(root)
     if args.task:
         report.check_task(args.task)
-        records = [record for record in records if record.task in (args.task, None)]
+        found = [record for record in found if record.task in (args.task, None)]
     if args.json:
-        print(json.dumps([record.as_json() for record in records], indent=2))
+        print(json.dumps([record.as_json() for record in found], indent=2))
         return 0
-    if not records:
+    if not found:
         print(f"no runs under {root}; `pipemare demo` or `pipemare train experiment=digits/pipemare` makes some")
         return 0
     from rich.console import Console
@@ -48,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     table.add_column("outcome")
-    for title in ("step", "best", "last", "seconds"):
+    for title in ("step", "best", "last", "test", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
-    for record in records:
+    for record in found:
         table.add_row(escape(record.name), record.outcome, _number(record.step, "d"),
-                      _number(record.best), _number(record.last), _number(record.seconds))  # fmt: skip
+                      *map(_number, (record.best, record.last, record.test, record.seconds)))  # fmt: skip
     console = Console()
     console.print(table)
-    for record in records:
+    for record in found:
         if record.problem:
             console.print(f"{escape(record.name)}: {escape(record.problem)}", style="yellow", soft_wrap=True)
     return 0

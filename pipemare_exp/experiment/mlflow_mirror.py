@@ -25,7 +25,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from pipemare_exp.experiment.report import flatten
+from pipemare_exp.experiment.records import flatten
 
 ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
 PARAM_LENGTH = 500  # the smallest limit of any MLflow server; this version's own is 6,000

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paper_figures.rows import RunRow
-from pipemare_exp.experiment.report import REFERENCE, Record
+from pipemare_exp.experiment.records import Record
+from pipemare_exp.experiment.report import REFERENCE
 
 FEW_SEEDS = 3
 """Below so many finished runs a group is named: two have an interval twelve standard errors wide, one has none."""

@@ -18,6 +18,7 @@ from paper_figures.registry import Entry
 from paper_figures.rows import RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment import comparison_words, provenance, report
+from pipemare_exp.experiment import records as run_records
 from pipemare_exp.experiment.report_doubts import doubts
 from pipemare_exp.experiment.report_items import Item, make
 
@@ -53,7 +54,7 @@ class Page:
     command: str
     created: str
     maker: dict[str, Any]
-    records: list[report.Record]
+    records: list[run_records.Record]
     rows: list[RunRow]
     compared: list[dict[str, Any]]
     items: list[Item]
@@ -121,7 +122,7 @@ def build(
     """
     from paper_figures import rows as run_rows
 
-    records = [one for one in report.collect(root) if scale in (None, one.scale) or one.outcome == "damaged"]
+    records = [one for one in run_records.collect(root) if scale in (None, one.scale) or one.outcome == "damaged"]
     rows = [row for row in run_rows.read(root) if scale in (None, row.scale)]
     tasks = [task for task in report.tasks() if any(record.task == task for record in records)]
     items: list[Item] = []

@@ -9,7 +9,7 @@ from scipy import stats
 
 from pipemare_exp.commands import compare as compare_command
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import report
+from pipemare_exp.experiment import records, report
 
 
 def row_of(rows, method, **match):
@@ -44,7 +44,7 @@ def ladder(tmp_path):
 
 
 def test_means_and_intervals_over_finished_runs(ladder):
-    rows = report.compare(report.collect(ladder), "digits")
+    rows = report.compare(records.collect(ladder), "digits")
     assert [row["method"] for row in rows] == ["gpipe", "pipedream", "async", "t1+t2", "t1+t2+t3"]
     sync = row_of(rows, "gpipe")
     values = np.array([99.0, 98.6, 99.8])
@@ -53,11 +53,11 @@ def test_means_and_intervals_over_finished_runs(ladder):
     assert sync["last_mean"] == pytest.approx(values.mean())
     assert sync["last_ci95"] == pytest.approx((high - low) / 2)
     assert sync["best_mean"] == pytest.approx(np.mean([99.4, 99.0, 99.8]))
-    assert sync["verdict"] == "the reference"
+    assert sync["verdict"] == "the reference" and "test_mean" not in sync  # images are tested as they go
 
 
 def test_diverged_runs_are_counted_and_not_averaged(ladder):
-    rows = report.compare(report.collect(ladder), "digits")
+    rows = report.compare(records.collect(ladder), "digits")
     nothing = row_of(rows, "async")
     assert nothing["n"] == 3 and nothing["outcomes"] == {"diverged": 3}
     assert nothing["best_mean"] is None and nothing["last_mean"] is None and nothing["last_ci95"] is None
@@ -69,7 +69,7 @@ def test_diverged_runs_are_counted_and_not_averaged(ladder):
 
 
 def test_difference_is_paired_by_seed(ladder):
-    row = row_of(report.compare(report.collect(ladder), "digits"), "t1+t2+t3")
+    row = row_of(report.compare(records.collect(ladder), "digits"), "t1+t2+t3")
     paired = stats.ttest_rel([97.6, 97.5, 98.3], [99.0, 98.6, 99.8])
     interval = paired.confidence_interval(0.95)
     assert row["difference"]["n"] == 3
@@ -79,7 +79,7 @@ def test_difference_is_paired_by_seed(ladder):
 
 
 def test_runs_without_a_result_are_shown_and_not_counted(ladder):
-    row = row_of(report.compare(report.collect(ladder), "digits"), "pipedream")
+    row = row_of(report.compare(records.collect(ladder), "digits"), "pipedream")
     assert row["n"] == 1 and row["outcomes"] == {"finished": 1, "interrupted": 1}
     assert row["last_mean"] == 97.0 and row["last_ci95"] is None
     assert row["difference"] == {"n": 1, "mean": pytest.approx(-2.0), "ci95": None}
@@ -91,7 +91,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_variants(tmp_path):
             optimizer = {"name": "sgd", "rate": rate}
             write_run(tmp_path, "gpipe", seed, (90.0, 95.0 + seed + 10 * rate), optimizer=optimizer)
             write_run(tmp_path, "t1", seed, (90.0, 94.0 + seed), optimizer=optimizer)
-    rows = report.compare(report.collect(tmp_path), "digits")
+    rows = report.compare(records.collect(tmp_path), "digits")
     assert len(rows) == 4 and all(row["n"] == 2 for row in rows)
     fast = row_of(rows, "t1", variant="optimizer.rate=0.1")
     slow = row_of(rows, "t1", variant="optimizer.rate=0.05")
@@ -108,13 +108,24 @@ def test_what_cannot_change_a_result_makes_no_variant(tmp_path):
         tracking={"name": "mlflow", "uri": "sqlite:///x.db", "experiment": "y"},
         threads=2,
     )
-    (row,) = report.compare(report.collect(tmp_path), "digits")
+    (row,) = report.compare(records.collect(tmp_path), "digits")
     assert row["n"] == 2 and "variant" not in row
+
+
+def test_the_final_test_is_compared_where_it_is_on_data_of_its_own(tmp_path):
+    for seed, bleu in enumerate((30.0, 31.0, 33.0)):
+        write_run(tmp_path, "gpipe", seed, test={"tokenised_bleu": bleu, "sacrebleu": bleu - 1})
+        write_run(tmp_path, "t1", seed, test={"tokenised_bleu": bleu - 2 - seed})
+    write_run(tmp_path, "t1", 3, (50.0,), outcome="diverged", test={"tokenised_bleu": 1.0})
+    sync, t1 = report.compare(records.collect(tmp_path), "digits")
+    assert sync["test_mean"] == pytest.approx(94 / 3) and sync["test_difference"] is None
+    assert t1["test_difference"]["n"] == 3 and t1["test_difference"]["mean"] == pytest.approx(-3)
+    assert t1["test_difference"]["ci95"] == pytest.approx(stats.t.ppf(0.975, 2) / np.sqrt(3))
 
 
 def test_subset_of_the_data_is_said(tmp_path):
     write_run(tmp_path, "gpipe", 0, notes={"train": "10,000-image subset"})
-    (row,) = report.compare(report.collect(tmp_path), "digits")
+    (row,) = report.compare(records.collect(tmp_path), "digits")
     assert row["subset"] == "train: 10,000-image subset"
 
 
@@ -128,10 +139,10 @@ def test_damaged_folders_are_named_and_never_a_traceback(ladder, capsys):
     }
     for seed, (name, break_it) in enumerate(damaged.items(), start=10):
         break_it(write_run(ladder, "gpipe", seed, name=name))
-    records = {record.name: record for record in report.collect(ladder)}
+    found = {record.name: record for record in records.collect(ladder)}
     for name in damaged:
-        assert records[name].outcome == "damaged" and records[name].problem
-    assert row_of(report.compare(records.values(), "digits"), "gpipe")["n"] == 3
+        assert found[name].outcome == "damaged" and found[name].problem
+    assert row_of(report.compare(found.values(), "digits"), "gpipe")["n"] == 3
     from pipemare_exp.commands import runs
 
     assert run_cli(runs, "--runs", str(ladder), "--json") == 0
@@ -176,7 +187,7 @@ def test_published_values_come_with_their_source(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     for method in ("gpipe", "t1+t2", "async"):
         write_run(tmp_path, method, 0, task="cifar10")
-    rows = report.compare(report.collect(tmp_path), "cifar10")
+    rows = report.compare(records.collect(tmp_path), "cifar10")
     (ours,) = row_of(rows, "t1+t2")["published"]
     assert ours["value"] == 94.8 and ours["source"].startswith("D: ") and "accuracy" in ours["what"]
     assert row_of(rows, "gpipe")["published"][0]["source"].startswith("S: ")
@@ -188,7 +199,7 @@ def test_published_values_come_with_their_source(tmp_path, capsys, monkeypatch):
 
 
 def test_without_published_values_there_is_no_column(ladder, capsys):
-    assert all(row["published"] is None for row in report.compare(report.collect(ladder), "digits"))
+    assert all(row["published"] is None for row in report.compare(records.collect(ladder), "digits"))
     run_cli(compare_command, "digits", "--runs", str(ladder))
     assert "ublished" not in capsys.readouterr().out
 
@@ -196,13 +207,13 @@ def test_without_published_values_there_is_no_column(ladder, capsys):
 def test_committed_rows_compare_like_the_runs_they_were_made_of(ladder, tmp_path):
     from paper_figures import rows
 
-    before = report.compare(report.collect(ladder), "digits")
+    before = report.compare(records.collect(ladder), "digits")
     rows.write(rows.read(ladder), tmp_path / "committed")
-    assert report.compare(report.collect(tmp_path / "committed"), "digits") == before
+    assert report.compare(records.collect(tmp_path / "committed"), "digits") == before
 
 
 def test_a_failed_run_says_why(tmp_path):
     run = write_run(tmp_path, "t1", outcome="failed")
     (run.path / "status.json").write_text(json.dumps({"state": "failed", "error": "OSError: no disk"}))
-    (record,) = report.collect(tmp_path)
+    (record,) = records.collect(tmp_path)
     assert record.as_json()["problem"] == "OSError: no disk"

@@ -14,7 +14,7 @@ import pytest
 from run_folders import write_run
 
 from pipemare_exp import cli
-from pipemare_exp.experiment import report
+from pipemare_exp.experiment import records, report
 
 COMMON = [
     "scale=demo", "max_steps=4", "epochs=1", "data.batch_size=256", "pipeline.stages=4", "pipeline.microbatches=2",
@@ -97,7 +97,7 @@ def test_everything_is_in_the_file(tree):
 def test_comparison_is_that_of_the_command(tree, runs):
     (table,) = section(tree, "comparison").iter("table")
     head, *lines = rows_of(table)
-    expected = report.compare(report.collect(runs), "digits")
+    expected = report.compare(records.collect(runs), "digits")
     assert [line[0] for line in lines] == [row["method"] for row in expected]
     for line, row in zip(lines, expected, strict=True):
         shown = dict(zip(head, line, strict=True))

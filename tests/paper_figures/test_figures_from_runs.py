@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,14 @@ def test_table3_pairs_by_seed(tiny_runs, tmp_path, table):
     assert lines["t1"]["pairs"] == "1"
     assert lines["t1"]["difference_half_width"] == ""
     assert r"\toprule" in paths[1].read_text()
+    assert "test_mean" in lines["t1"] and lines["t1"]["test_mean"] == "" and "test" not in paths[0].read_text().lower()
+
+
+def test_table3_has_the_final_test_where_there_was_one(tiny_runs, tmp_path, table):
+    tested = [replace(row, test={"tokenised_bleu": 10.0 + row.seed}) for row in rows.read(tiny_runs)]
+    paths = registry.find(["table3_digits"])[0].make(tmp_path, tested, "demo")
+    assert float(table(paths[2])[0]["test_mean"]) == pytest.approx(11.0)
+    assert "| 11.0 ± 2.5 |" in paths[0].read_text() and "BLEU of the test set" in paths[0].read_text()
 
 
 def test_ablation_holds_every_run_once(tiny_runs, tmp_path, table):
