@@ -34,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("--stages", type=int, metavar="P", help="pipeline stages (default: the model's weight units)")
-    add("--microbatches", type=int, metavar="N", required=True, help="microbatches in a minibatch")
+    add("--microbatches", type=int, metavar="N", default=8, help="microbatches in a minibatch (default: 8)")
     add("--model", metavar="M", help="take P and the stages' sizes from a model, such as resnet50")
-    add("--optimizer", default="sgd_momentum", choices=("sgd_momentum", "adamw"), help="its state counts")
+    kinds = ("sgd_momentum", "adamw")
+    add("--optimizer", choices=kinds, help="its state counts (default: adamw for a Transformer, else sgd_momentum)")
     add("--slots", default="duplex", choices=schedule.SLOT_KINDS, help="slots of asynchronous methods")
     add("--steps", type=int, metavar="T", help="show the versions (and grids) of the first T steps")
     add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
@@ -53,12 +54,20 @@ def run(args: argparse.Namespace) -> int:
     if args.measure:
         return _measure(args)
     stages, sizes = _stages(args.stages, args.model)
-    plan = make_plan(stages, args.microbatches, args.optimizer, args.slots, args.steps, sizes)
+    plan = make_plan(stages, args.microbatches, args.optimizer or _usual_optimizer(args.model), args.slots, args.steps, sizes)
     if args.json:
         print(json.dumps(plan))
     else:
         _show(plan, args.model, sizes, args.steps)
     return 0
+
+
+def _usual_optimizer(model: str | None) -> str:
+    if model is None:
+        return "sgd_momentum"
+    from pipemare_exp.models import TRANSFORMERS  # imports torch
+
+    return "adamw" if model in TRANSFORMERS else "sgd_momentum"
 
 
 def make_plan(

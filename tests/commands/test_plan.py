@@ -66,6 +66,13 @@ def test_versions_with_steps(call):
     }
 
 
+def test_microbatches_and_optimizer_have_the_usual_values(call):
+    result = json.loads(call("--model transformer_iwslt_de_en --json"))
+    assert (result["stages"], result["microbatches"]) == (93, 8)
+    assert result["methods"]["pipemare"]["memory"]["optimizer"] == 2  # AdamW's two moments
+    assert json.loads(call("--stages 3 --json"))["methods"]["gpipe"]["memory"]["optimizer"] == 1
+
+
 def test_model_gives_stages_and_sizes(call):
     from pipemare_exp.models import unit_sizes
 
