@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     if args.measure:
         return _measure(args)
     stages, sizes = _stages(args.stages, args.model)
-    plan = make_plan(stages, args.microbatches, args.optimizer or _usual_optimizer(args.model), args.slots, args.steps, sizes)
+    optimizer = args.optimizer or _usual_optimizer(args.model)
+    plan = make_plan(stages, args.microbatches, optimizer, args.slots, args.steps, sizes)
     if args.json:
         print(json.dumps(plan))
     else:
