@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ interval over seeds. The difference is that of the last metric from the synchron
 translation, best and last are BLEU on the validation set, test is that of the final weights on the test set. Published
 values are best metrics of the paper's own models and lengths; the letters say where each is known from.
 """
+
+NARROW = 100
+"""Columns of a terminal below which a table with test scores goes without the best validation score."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,38 +79,46 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    # A pipe has no width, and rich would take 80 columns for it.
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
     for scale in dict.fromkeys(row["scale"] for row in rows):
         part = [row for row in rows if row["scale"] == scale]
         tasks = list(dict.fromkeys(row["task"] for row in part))
         metrics = dict.fromkeys(words.metric([row for row in part if row["task"] == task]) for task in tasks)
         title = f"{', '.join(tasks)}, scale {scale}: {', '.join(metrics)}"
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        if len(tasks) > 1:
-            table.add_column("task", no_wrap=True)
-        table.add_column("method", no_wrap=True)
-        if any("variant" in row for row in part):
-            table.add_column("variant", overflow="fold")
-        tested = any("test_mean" in row for row in part)
-        for heading in ("n", "best", "last", "minus synchronous", *(("test",) if tested else ())):
-            table.add_column(heading, justify="right", no_wrap=heading != "minus synchronous")
-        table.add_column("verdict", overflow="fold")
-        if any(row["published"] for row in part):
-            table.add_column("published", justify="right")
+        columns = _columns(part, narrow=console.width < NARROW)
+        for heading, _ in columns:
+            right = heading not in ("task", "method", "variant", "verdict")
+            folds = heading in ("variant", "verdict")
+            table.add_column(heading, justify="right" if right else "left", no_wrap=not folds, overflow="fold")
         for row in part:
-            variant = [escape(row.get("variant", ""))] if any("variant" in row for row in part) else []
-            published = [words.published(row)] if any(row["published"] for row in part) else []
-            difference = row["difference"] or {"mean": None, "ci95": None}
-            task = [row["task"]] if len(tasks) > 1 else []
-            table.add_row(
-                *task, row["method"], *variant, words.count(row),
-                words.value(row["best_mean"], row["best_ci95"]), words.value(row["last_mean"], row["last_ci95"]),
-                words.value(difference["mean"], difference["ci95"], "+.1f"),
-                *([words.value(row.get("test_mean"), row.get("test_ci95"))] if tested else []), escape(row["verdict"]),
-                *map(escape, published),
-            )  # fmt: skip
+            table.add_row(*(escape(cell(row)) for _, cell in columns))
         console.print(table)
         for note in dict.fromkeys(row["subset"] for row in part if "subset" in row):
             console.print(f"data: {escape(note)}", soft_wrap=True)
         if listed := words.sources(part):
             console.print(escape(f"{words.published_note(part)} {'; '.join(listed)}."), soft_wrap=True)
+
+
+def _columns(part: Sequence[dict[str, Any]], narrow: bool) -> list[tuple[str, Callable[[dict[str, Any]], str]]]:
+    """(heading, what stands there for a row) of the columns that `part` needs; `narrow`: without the least of them."""
+
+    def difference(row: dict[str, Any]) -> str:
+        found = row["difference"] or {"mean": None, "ci95": None}
+        return words.value(found["mean"], found["ci95"], "+.1f")
+
+    varied, tested = any("variant" in row for row in part), any("test_mean" in row for row in part)
+    columns: list[tuple[str, Callable[[dict[str, Any]], str] | None]] = [
+        ("task", (lambda row: row["task"]) if len({row["task"] for row in part}) > 1 else None),
+        ("method", lambda row: row["method"]),
+        ("variant", (lambda row: row.get("variant", "")) if varied else None),
+        ("n", words.count),
+        ("best", None if narrow and tested else lambda row: words.value(row["best_mean"], row["best_ci95"])),
+        ("last", lambda row: words.value(row["last_mean"], row["last_ci95"])),
+        ("minus\nsynchronous", difference),
+        ("test", (lambda row: words.value(row.get("test_mean"), row.get("test_ci95"))) if tested else None),
+        ("verdict", lambda row: row["verdict"]),
+        ("published", words.published if any(row["published"] for row in part) else None),
+    ]
+    return [(heading, cell) for heading, cell in columns if cell is not None]
