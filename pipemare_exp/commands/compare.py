@@ -112,7 +112,7 @@ def _columns(part: Sequence[dict[str, Any]], narrow: bool) -> list[tuple[str, Ca
     columns: list[tuple[str, Callable[[dict[str, Any]], str] | None]] = [
         ("task", (lambda row: row["task"]) if len({row["task"] for row in part}) > 1 else None),
         ("method", lambda row: row["method"]),
-        ("variant", (lambda row: row.get("variant", "")) if varied else None),
+        ("variant", words.variant if varied else None),
         ("n", words.count),
         ("best", None if narrow and tested else lambda row: words.value(row["best_mean"], row["best_ci95"])),
         ("last", lambda row: words.value(row["last_mean"], row["last_ci95"])),

@@ -16,6 +16,14 @@ def count(row: Row) -> str:
     return str(row["n"]) + (f" (+{', '.join(rest)})" if rest else "")
 
 
+def variant(row: Row) -> str:
+    """`delay_scale=0.5, rate=0.1` for the variant's settings, each by the last part of its name."""
+    parts = [part.rpartition("=") for part in row.get("variant", "").split(", ") if part]
+    short = [f"{key.rpartition('.')[2]}{equals}{text}" for key, equals, text in parts]
+    whole = len({key.rpartition(".")[2] for key, _, _ in parts}) < len(parts)  # steps of T1 and steps of T3
+    return row["variant"] if whole else ", ".join(short)
+
+
 def value(mean: float | None, half_width: float | None, form: str = ".1f") -> str:
     """`97.3 ± 0.4`, `97.3` without an interval, `-` without a mean."""
     if mean is None:

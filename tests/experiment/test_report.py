@@ -9,6 +9,7 @@ from scipy import stats
 
 from pipemare_exp.commands import compare as compare_command
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import comparison_words as words
 from pipemare_exp.experiment import records, report
 
 
@@ -97,6 +98,14 @@ def test_runs_that_differ_in_more_than_the_seed_are_variants(tmp_path):
     slow = row_of(rows, "t1", variant="optimizer.rate=0.05")
     assert fast["difference"]["mean"] == pytest.approx(-2.0)  # from the synchronous runs of the same rate
     assert slow["difference"]["mean"] == pytest.approx(-1.5)
+
+
+def test_a_variant_is_named_by_the_last_parts_of_its_settings_unless_two_are_the_same():
+    two = {"variant": "method.hogwild.delay_scale=0.5, optimizer.rate=0.1"}
+    assert words.variant(two) == "delay_scale=0.5, rate=0.1"
+    both = "method.lr_rescheduling.steps=3, method.sync_warmup.steps=4"
+    assert words.variant({"variant": both}) == both
+    assert words.variant({}) == ""
 
 
 def test_what_cannot_change_a_result_makes_no_variant(tmp_path):
