@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline import graphs as cuda_graphs
 from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.history import FlatWeights
 from pipemare_exp.pipeline.method import Method
@@ -35,7 +36,8 @@ class Emulator:
     - `clip`: None, or ("stage" | "global", largest norm) over the summed gradients. A global norm cannot be had in a
       real asynchronous pipeline, where stages update at different moments;
     - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
-    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights.
+    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
+    - `graphs`: auto, on or off, whether microbatches are captured in CUDA graphs (see `pipeline/graphs.py`).
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -54,6 +56,7 @@ class Emulator:
         clip: Clip = None,
         segment: int | None = None,
         split: int = 1,
+        graphs: str = "off",
     ) -> None:
         if microbatches < 1:
             raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
@@ -81,6 +84,7 @@ class Emulator:
         self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths())
         self.history, self.optimizer = self.weights.history, self.weights.optimizer
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
+        self.graphs = cuda_graphs.make(graphs, model, self.flat, segment is not None, self.dropout.draws())
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
 
     @property
@@ -120,10 +124,11 @@ class Emulator:
             raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
 
     def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
+        found = None if self.graphs is None else self.graphs.find(microbatch, loss)
         with self.dropout.at(step, n):
-            share = loss(self.model, microbatch)
+            share = loss(self.model, microbatch) if found is None else found.captured.forward(found.tensors)
         self.weights.load(self.method.backward(step, n))
-        share.backward()
+        share.backward() if found is None else found.captured.backward()
         return share.detach()
 
     def _run_recomputing(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:

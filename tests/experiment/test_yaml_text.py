@@ -8,7 +8,8 @@ from pipemare_exp.experiment import config, yaml_text
 
 TREE = {
     "rate": 0.1, "eps": 1e-05, "small": 1.5e-07, "large": 1e22, "whole": 3, "negative": -2e-09, "on": True,
-    "none": None, "text": 'a "quoted" 1e-05, null: [x]', "list": [1, 0.5, "no", []], "nested": {"empty": {}, "deep": {"yes": "yes"}},
+    "none": None, "text": 'a "quoted" 1e-05, null: [x]', "list": [1, 0.5, "no", []],
+    "nested": {"empty": {}, "deep": {"yes": "yes"}},
 }  # fmt: skip
 
 
