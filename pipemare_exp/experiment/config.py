@@ -30,9 +30,11 @@ NOT_IDENTITY = (
     "engine.flush",
     "engine.timeout",
     "engine.max_restarts",
+    "engine.graphs",
 )
-"""Settings that cannot change what is learnt. The number of threads may change the last bits of a sum on some
-machines, as the machine itself may; both are recorded in meta.json and neither names a run."""
+"""Settings that cannot change what is learnt. engine.graphs replays the kernels of the eager step in their order, bit
+for bit (`pipemare gpu graphs` compares them on the machine at hand). The number of threads may change the last bits of
+a sum on some machines, as the machine itself may; both are recorded in meta.json and neither names a run."""
 
 METHOD_FILES = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}
 """Labels whose name in configs/method, and in a run folder's name, is another one."""
@@ -132,6 +134,7 @@ def resolve(
     )
     return replace(
         cfg,
+        precision=None if cfg.precision == "fp32" else cfg.precision,
         steps_per_epoch=steps_per_epoch,
         data=replace(cfg.data, subset=subset),
         pipeline=pipeline,

@@ -197,7 +197,7 @@ class Graphs:
     @contextmanager
     def _as_before(self) -> Iterator[None]:
         """Put gradients, BatchNorm's statistics and the random state back afterwards."""
-        changed = [self.flat.gradients, *self.model.buffers()]
+        changed = [*self.flat.sums, *self.model.buffers()]
         kept = [tensor.clone() for tensor in changed]
         devices = [self.device] if self.device.type == "cuda" else []
         try:

@@ -40,6 +40,8 @@ class StageWeights:
         self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
         self.rates = [0.0] * len(self.stages)
         self._loaded = [Read(0)] * len(self.stages)
+        self.refresh: Callable[[], None] | None = None
+        """Called whenever the live weights have changed: the model may compute with something made from them."""
 
     @torch.no_grad()
     def load(self, reads: Sequence[Read]) -> None:
@@ -58,6 +60,8 @@ class StageWeights:
                 torch.add(source, held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
         if targets:
             torch._foreach_copy_(targets, sources)
+        if self.refresh is not None and list(reads) != self._loaded:
+            self.refresh()
         self._loaded = list(reads)
 
     def _source(self, stage: int, read: Read) -> Tensor:
@@ -87,6 +91,8 @@ class StageWeights:
         self.method.updated(step, changes)
         self.history.push()
         self._loaded = [Read(self.history.current)] * len(self.stages)
+        if self.refresh is not None:
+            self.refresh()
 
     def memory(self) -> dict[str, int]:
         """Bytes held beside the live weights: `history`, and the method's `buffers` and `rings`."""
@@ -113,6 +119,8 @@ class StageWeights:
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self._loaded = [Read(self.history.current)] * len(self.stages)
+        if self.refresh is not None:
+            self.refresh()
 
 
 def held(value: T | None) -> T:
