@@ -47,6 +47,7 @@ class Prepared:
             split=pipeline.split or 1,
             graphs=self.cfg.engine.graphs or "auto",
             precision=self.cfg.precision or "fp32",
+            history=self.cfg.engine.history or "device",
         )
 
     def rate(self) -> Callable[[int], float]:

@@ -31,10 +31,12 @@ NOT_IDENTITY = (
     "engine.timeout",
     "engine.max_restarts",
     "engine.graphs",
+    "engine.history",
 )
 """Settings that cannot change what is learnt. engine.graphs replays the kernels of the eager step in their order, bit
-for bit (`pipemare gpu graphs` compares them on the machine at hand). The number of threads may change the last bits of
-a sum on some machines, as the machine itself may; both are recorded in meta.json and neither names a run."""
+for bit (`pipemare gpu graphs` compares them on the machine at hand), and engine.history only copies. The number of
+threads may change the last bits of a sum on some machines, as the machine itself may; both are recorded in meta.json
+and neither names a run."""
 
 METHOD_FILES = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}
 """Labels whose name in configs/method, and in a run folder's name, is another one."""

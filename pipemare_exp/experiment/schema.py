@@ -174,9 +174,9 @@ class ScheduleConfig:
 class EngineConfig:
     """What executes the schedule: the emulator in one process, or the runtime on `ranks` processes.
 
-    Of the rest, all but `graphs` is the runtime's. `flush` orders a synchronous method's minibatch; `timeout` is in
-    seconds, after which a rank that hangs is given up; `max_restarts`: how often torchrun may start all ranks again.
-    None of it changes what is learnt.
+    Of the rest, all but `graphs` and `history` is the runtime's. `flush` orders a synchronous method's minibatch;
+    `timeout` is in seconds, after which a rank that hangs is given up; `max_restarts`: how often torchrun may start all
+    ranks again. None of it changes what is learnt.
     """
 
     name: str = _choice("emulator", "emulator", "runtime")
@@ -186,6 +186,8 @@ class EngineConfig:
     max_restarts: int | None = _bounded(low=0)
     graphs: str | None = _choice(None, "auto", "on", "off")
     """Whether the emulator captures microbatches in CUDA graphs; auto (None): on a GPU, where that can be done."""
+    history: str | None = _choice(None, "device", "host")
+    """Where the emulator's old versions lie; None is the device."""
 
 
 @dataclass(frozen=True)

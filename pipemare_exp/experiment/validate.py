@@ -198,6 +198,8 @@ def _check_engine(cfg: Config) -> None:
         return
     if engine.graphs == "on":
         raise UserError("engine.graphs=on with engine=runtime: only the emulator captures CUDA graphs; leave it out")
+    if engine.history == "host":
+        raise UserError("engine.history=host with engine=runtime: only the emulator knows it; leave it out")
     if optimizer.clip == "global":
         raise UserError(
             "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "

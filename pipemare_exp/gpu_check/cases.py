@@ -40,7 +40,7 @@ class Case:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeding.key(0, "init"))
             model = models.build(self.model, width=self.width)
-        return model.to(device=device, dtype=self.dtype, memory_format=torch.channels_last).train()
+        return model.to(device, self.dtype).to(memory_format=torch.channels_last).train()
 
     def emulator(self, method: str, device: torch.device, **options: Any) -> Emulator:
         """`method` with one stage to each weight unit; `options` are the emulator's."""

@@ -38,7 +38,8 @@ class Emulator:
     - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
     - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
     - `graphs`: auto, on or off, whether microbatches are captured in CUDA graphs (see `pipeline/graphs.py`);
-    - `precision`: fp32 or tf32, which are the same here, or bf16 (see `pipeline/precision.py`).
+    - `precision`: fp32 or tf32, which are the same here, or bf16 (see `pipeline/precision.py`);
+    - `history`: device or host, where old versions lie (see `pipeline/host_history.py`).
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -59,6 +60,7 @@ class Emulator:
         split: int = 1,
         graphs: str = "off",
         precision: str = "fp32",
+        history: str = "device",
     ) -> None:
         if microbatches < 1:
             raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
@@ -85,7 +87,9 @@ class Emulator:
         self.flat = flat_weights(precision, model, stages, split)
         weights = [stage.detach() for stage in self.flat.stages]
         method.bind(len(weights), microbatches, slots, weights, segment)
-        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths())
+        if history not in ("device", "host"):
+            raise UserError(f"engine.history={history}: allowed are device, host")
+        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths(), history == "host")
         self.weights.refresh = self.flat.refresh if precision == "bf16" else None
         self.history, self.optimizer = self.weights.history, self.weights.optimizer
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
@@ -119,6 +123,8 @@ class Emulator:
             if microbatch is None:
                 continue
             self.weights.load(self.method.forward(step, n))
+            if n + 1 < self.microbatches:
+                self.weights.prefetch(self.method.forward(step, n + 1))
             run = self._run if self.segments is None else self._run_recomputing
             total = total + run(step, n, microbatch, loss)
         self.weights.update(step, rate)

@@ -140,14 +140,17 @@ class Graphs:
         try:
             key = (_shape(microbatch, tensors), loss)
         except TypeError as error:
-            return self._give_up(str(error))
+            self._give_up(str(error))
+            return None
         elsewhere = next((t for t in tensors if t.device != self.device), None)
         if elsewhere is not None:
-            return self._give_up(f"a microbatch holds a tensor on {elsewhere.device}, whose values a graph would keep")
+            self._give_up(f"a microbatch holds a tensor on {elsewhere.device}, whose values a graph would keep")
+            return None
         if key not in self._found:
             self._seen[key] += 1
             if len(self._seen) > SHAPES:
-                return self._give_up(f"microbatches have more than {SHAPES} sets of shapes")
+                self._give_up(f"microbatches have more than {SHAPES} sets of shapes")
+                return None
             if self._seen[key] == 1 or len(self._found) == self.limit:
                 return None
             made = self._make(microbatch, tensors, loss)
@@ -174,7 +177,8 @@ class Graphs:
             except RuntimeError as error:
                 if self.device.type != "cuda" or isinstance(error, torch.cuda.OutOfMemoryError):
                     raise
-                return self._give_up(f"the capture failed ({str(error).strip().splitlines()[0]})")
+                self._give_up(f"the capture failed ({str(error).strip().splitlines()[0]})")
+                return None
         return Microbatch(buffers, passes)
 
     def _passes(self, run: Callable[[], Tensor]) -> Passes:
