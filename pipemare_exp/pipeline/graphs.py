@@ -16,6 +16,7 @@ On a CPU the same code calls forward and backward through the same buffers, with
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -69,13 +70,14 @@ class Called:
 
 
 class Captured:
-    """Two CUDA graphs. `run` makes the loss from tensors that stay where they are; nothing runs here."""
+    """Two CUDA graphs over `pool`, captured on `stream`. `run` makes the loss from tensors that stay where they are;
+    it is recorded here and not executed."""
 
-    def __init__(self, run: Callable[[], Tensor], pool: Any) -> None:
+    def __init__(self, run: Callable[[], Tensor], pool: Any, stream: torch.cuda.Stream) -> None:
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._forward, pool=pool):
+        with torch.cuda.graph(self._forward, pool=pool, stream=stream):
             share = run()
-        with torch.cuda.graph(self._backward, pool=pool):
+        with torch.cuda.graph(self._backward, pool=pool, stream=stream):
             share.backward()
         # The autograd graph goes here. The loss stays, so that no later capture takes its memory.
         self._share = share.detach()
@@ -122,7 +124,10 @@ class Graphs:
         self._found: dict[Any, Microbatch] = {}
         self._seen: Counter[Any] = Counter()
         self._given_up: str | None = None
-        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        if self.device.type == "cuda":
+            self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.device)
 
     @property
     def captured(self) -> int:
@@ -182,21 +187,22 @@ class Graphs:
         return Microbatch(buffers, passes)
 
     def _passes(self, run: Callable[[], Tensor]) -> Passes:
-        return Called(run) if self._pool is None else Captured(run, self._pool)
+        return Called(run) if self._stream is None else Captured(run, self._pool, self._stream)
 
     def _warm_up(self, run: Callable[[], Tensor]) -> None:
-        if self.device.type != "cuda":
+        if self._stream is None:
             for _ in range(WARM_UPS):
                 run().backward()
             return
-        # On a side stream: autograd remembers the stream on which it first met a parameter, and it must not be the
-        # default one, which cannot be captured.
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        # What adds to a parameter's gradient runs on the stream on which autograd first met the parameter, for as long
+        # as some graph of autograd lives. It must be the one that is captured: no earlier graph may be left, and the
+        # warm-up takes that stream too.
+        gc.collect()
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 run().backward()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:

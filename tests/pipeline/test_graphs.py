@@ -146,3 +146,30 @@ def test_more_shapes_than_the_limit_run_eagerly():
         assert few.find(one, loss) is None
         assert (few.find(one, loss) is None) == (size == 3)
     assert few.captured == 2
+
+
+def test_no_graph_of_autograd_is_left_when_a_capture_begins(monkeypatch):
+    """What adds to a gradient keeps the stream of the first graph that it was part of, as long as one lives."""
+    made = built("t1+t2", choice="on")
+    weight = made.model[0].weight
+
+    def adder():
+        return weight.expand_as(weight).grad_fn.next_functions[0][0]
+
+    def marking(model, microbatch):
+        value = loss(model, microbatch)
+        adder().metadata["met"] = True
+        assert "met" in adder().metadata  # while the graph lives
+        return value
+
+    left = []
+    make = graphs.Graphs._make
+
+    def noting(self, *arguments):
+        left.append("met" in adder().metadata)
+        return make(self, *arguments)
+
+    monkeypatch.setattr(graphs.Graphs, "_make", noting)
+    for one in batches(2):
+        made.step(one, marking, 0.02)
+    assert left and not any(left)
