@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipemare_exp.gpu_check.cases import METHODS, Case, loss
 from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.precision import allow_tf32
+from pipemare_exp.pipeline.precision import CHOICES, allow_tf32
 
 STEPS = 30
 
@@ -24,7 +24,7 @@ def check(device: torch.device, quick: bool = False, say: Any = print) -> list[d
     methods = ["t1+t2"] if quick else list(METHODS)
     cells = [(small, method, "fp32", 10 if quick else STEPS) for method in methods]
     large = Case("resnet20", microbatches=4, size=2, width=2) if quick else Case("resnet50", microbatches=4)
-    precisions = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["bf16"]
+    precisions = [name for name in CHOICES if device.type == "cuda" or name != "tf32"]
     cells += [(large, "t1+t2", precision, 10) for precision in precisions]
     rows = []
     for case, method, precision, steps in cells:

@@ -89,7 +89,8 @@ class Emulator:
         method.bind(len(weights), microbatches, slots, weights, segment)
         if history not in ("device", "host"):
             raise UserError(f"engine.history={history}: allowed are device, host")
-        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths(), history == "host")
+        self._on_host = history == "host"
+        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths(), self._on_host)
         self.weights.refresh = self.flat.refresh if precision == "bf16" else None
         self.history, self.optimizer = self.weights.history, self.weights.optimizer
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
@@ -123,7 +124,7 @@ class Emulator:
             if microbatch is None:
                 continue
             self.weights.load(self.method.forward(step, n))
-            if n + 1 < self.microbatches:
+            if self._on_host and n + 1 < self.microbatches:
                 self.weights.prefetch(self.method.forward(step, n + 1))
             run = self._run if self.segments is None else self._run_recomputing
             total = total + run(step, n, microbatch, loss)
@@ -182,8 +183,8 @@ class Emulator:
         """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
         method's)."""
         return {
-            "weights": self.flat.weights.nbytes,
-            "gradients": self.flat.gradients.nbytes,
+            "weights": sum(tensor.nbytes for tensor in self.flat.copies),
+            "gradients": sum(tensor.nbytes for tensor in self.flat.sums),
             **self.weights.memory(),
         }
 

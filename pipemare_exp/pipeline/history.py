@@ -100,6 +100,11 @@ class FlatWeights:
                     )
 
     @property
+    def copies(self) -> list[Tensor]:
+        """The live weights, in every type that they are held in."""
+        return [self.weights]
+
+    @property
     def sums(self) -> list[Tensor]:
         """What backward passes add to."""
         return [self.gradients]

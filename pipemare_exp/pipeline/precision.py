@@ -51,6 +51,10 @@ class LowPrecisionWeights(FlatWeights):
         model.register_forward_hook(_to_full)
 
     @property
+    def copies(self) -> list[Tensor]:
+        return [self.weights, self.low]
+
+    @property
     def sums(self) -> list[Tensor]:
         return [self.gradients, self.low_gradients]
 

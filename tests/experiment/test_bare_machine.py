@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from pipemare_exp.experiment import config, tracking
+from pipemare_exp.experiment import config, provenance, tracking
 from pipemare_exp.experiment.run_directory import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +43,11 @@ def test_training_needs_no_hydra_mlflow_fairseq_or_yaml(tmp_path):
     assert Run(run).outcome == "finished" and Run(run).overrides == SETTINGS
     # What was written there goes into MLflow here.
     assert tracking.mirror_run(Run(run), f"sqlite:///{tmp_path / 'mlflow.db'}", "bare")
+
+
+def test_a_copy_without_history_names_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "project_root", lambda: tmp_path)
+    monkeypatch.delenv("PIPEMARE_COMMIT", raising=False)
+    assert provenance.commit() == (None, None)
+    monkeypatch.setenv("PIPEMARE_COMMIT", "0123abc")
+    assert provenance.commit() == ("0123abc", None)

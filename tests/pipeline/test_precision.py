@@ -66,6 +66,8 @@ def test_parameters_are_bf16_and_masters_sums_and_statistics_fp32():
     assert {w.dtype for w in made.flat_weights()} == {torch.float32}
     assert {ring.data.dtype for ring in made.weights.history.rings if ring is not None} == {torch.float32}
     assert all(b.dtype == torch.float32 for b in made.model.buffers() if b.is_floating_point())
+    held, plain = made.memory(), made.flat.weights.nbytes
+    assert (held["weights"], held["gradients"]) == (1.5 * plain, 1.5 * plain)
     momentum = [state["momentum_buffer"] for state in made.optimizer.state.values()]
     assert momentum and all(buffer.dtype == torch.float32 for buffer in momentum)
     assert not any(torch.equal(w, w.to(LOW).float()) for w in made.flat_weights() if w.numel() > 20)
