@@ -15,7 +15,6 @@ On a CPU the same code calls forward and backward through the same buffers, with
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import logging
 from collections import Counter
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.history import FlatWeights
+from pipemare_exp.pipeline.nested import kept, replaced
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Graphs:
             return None
         tensors: list[Tensor] = []
         try:
-            key = (_shape(microbatch, tensors), loss)
+            key = (kept(microbatch, tensors), loss)
         except TypeError as error:
             self._give_up(str(error))
             return None
@@ -174,7 +174,7 @@ class Graphs:
         buffers = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         for buffer, tensor in zip(buffers, tensors, strict=True):
             buffer.copy_(tensor)
-        static = _with(microbatch, iter(buffers))
+        static = replaced(microbatch, iter(buffers))
         with self._as_before():
             try:
                 self._warm_up(lambda: loss(self.model, static))
@@ -208,14 +208,14 @@ class Graphs:
     def _as_before(self) -> Iterator[None]:
         """Put gradients, BatchNorm's statistics and the random state back afterwards."""
         changed = [*self.flat.sums, *self.model.buffers()]
-        kept = [tensor.clone() for tensor in changed]
+        copies = [tensor.clone() for tensor in changed]
         devices = [self.device] if self.device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices=devices):
                 yield
         finally:
             with torch.no_grad():
-                for tensor, before in zip(changed, kept, strict=True):
+                for tensor, before in zip(changed, copies, strict=True):
                     tensor.copy_(before)
 
 
@@ -238,39 +238,3 @@ def make(choice: str, model: nn.Module, flat: FlatWeights, recomputing: bool, dr
     if choice == "on":
         raise UserError(f"engine.graphs=on: {reason}; set engine.graphs=auto or off")
     return None
-
-
-def _shape(value: Any, tensors: list[Tensor]) -> Any:
-    """What a graph of `value` would keep: everything but the numbers in its tensors, which are added to `tensors`."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return (value.dtype, tuple(value.size()), tuple(value.stride()), value.requires_grad)
-    if isinstance(value, dict):
-        return ("dict", *((name, _shape(item, tensors)) for name, item in value.items()))
-    if isinstance(value, list | tuple):
-        return (type(value), *(_shape(item, tensors) for item in value))
-    if _is_record(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return (type(value), *(_shape(getattr(value, name), tensors) for name in names))
-    if isinstance(value, int | float | str | None):
-        return (type(value), value)
-    raise TypeError(f"a microbatch holds a {type(value).__name__}, of which is not known what a graph would keep")
-
-
-def _with(value: Any, buffers: Iterator[Tensor]) -> Any:
-    """`value` with its tensors replaced, in the order of `_shape`."""
-    if isinstance(value, Tensor):
-        return next(buffers)
-    if isinstance(value, dict):
-        return {name: _with(item, buffers) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [_with(item, buffers) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if _is_record(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: _with(getattr(value, name), buffers) for name in names})
-    return value
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
