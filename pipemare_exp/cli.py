@@ -33,6 +33,7 @@ COMMANDS = {
     "track": "mirror runs to MLflow",
     "timeline": "what the ranks of a real pipeline did when",
     "bench": "measure what emulation costs, and what real pipelines reach",
+    "gpu": "check, time and train on a GPU machine without a network",
 }
 
 EXAMPLES = """examples:

@@ -14,6 +14,7 @@ from pipemare_exp.errors import UserError
 from pipemare_exp.experiment import config
 from pipemare_exp.experiment.schema import Config, MethodConfig
 from pipemare_exp.pipeline.emulator import Emulator
+from pipemare_exp.pipeline.precision import allow_tf32
 from pipemare_exp.pipeline.recompute import piece_starts
 from pipemare_exp.pipeline.stages import Unit, pieces, weight_units
 from pipemare_exp.tasks.base import Task
@@ -44,6 +45,9 @@ class Prepared:
             clip=clip(self.cfg),
             segment=pipeline.recompute,
             split=pipeline.split or 1,
+            graphs=self.cfg.engine.graphs or "auto",
+            precision=self.cfg.precision or "fp32",
+            history=self.cfg.engine.history or "device",
         )
 
     def rate(self) -> Callable[[int], float]:
@@ -56,6 +60,9 @@ class Prepared:
 def prepare(cfg: Config) -> Prepared:
     """Load the data, build the model, find its weight units, resolve `cfg` against them. Raises UserError."""
     device = choose_device(cfg.device)
+    if cfg.precision == "tf32" and device.type != "cuda":
+        raise UserError("precision=tf32 on a CPU, which has no such arithmetic; leave it out, or take device=cuda")
+    allow_tf32(cfg.precision == "tf32")
     cfg = replace(cfg, device=device.type)
     task = tasks.build(cfg, device, cfg.memory_format)
     if cfg.threads is not None:

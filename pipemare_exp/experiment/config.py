@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import yaml
-
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import compose
+from pipemare_exp.experiment import config_folder, yaml_text
 from pipemare_exp.experiment.schema import Config, HogwildConfig, LrRescheduling, MethodConfig, SyncWarmup
 from pipemare_exp.experiment.validate import check, from_tree
 
@@ -32,9 +30,13 @@ NOT_IDENTITY = (
     "engine.flush",
     "engine.timeout",
     "engine.max_restarts",
+    "engine.graphs",
+    "engine.history",
 )
-"""Settings that cannot change what is learnt. The number of threads may change the last bits of a sum on some
-machines, as the machine itself may; both are recorded in meta.json and neither names a run."""
+"""Settings that cannot change what is learnt. engine.graphs replays the kernels of the eager step in their order, bit
+for bit (`pipemare gpu graphs` compares them on the machine at hand), and engine.history only copies. The number of
+threads may change the last bits of a sum on some machines, as the machine itself may; both are recorded in meta.json
+and neither names a run."""
 
 METHOD_FILES = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}
 """Labels whose name in configs/method, and in a run folder's name, is another one."""
@@ -42,12 +44,14 @@ METHOD_FILES = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}
 
 def load(overrides: Sequence[str] = ()) -> Config:
     """The configuration that the command line's overrides stand for. Raises UserError."""
+    from pipemare_exp.experiment import compose  # Hydra: a run from a plain tree does without it
+
     return from_mapping(compose.compose(overrides))
 
 
 def from_mapping(tree: Mapping[str, Any]) -> Config:
     """The configuration of a plain tree (a run's config.yaml, or composed files). Raises UserError."""
-    cfg = from_tree(tree, Config, also=tuple(compose.groups()))
+    cfg = from_tree(tree, Config, also=tuple(config_folder.groups()))
     check(cfg)
     return cfg
 
@@ -59,7 +63,7 @@ def to_mapping(cfg: Config) -> dict[str, Any]:
 
 def to_yaml(cfg: Config) -> str:
     """`cfg` as YAML, lists on one line."""
-    return yaml.safe_dump(to_mapping(cfg), sort_keys=False, default_flow_style=None, width=110)
+    return yaml_text.dumps(to_mapping(cfg))
 
 
 def label(method: MethodConfig) -> str:
@@ -132,6 +136,7 @@ def resolve(
     )
     return replace(
         cfg,
+        precision=None if cfg.precision == "fp32" else cfg.precision,
         steps_per_epoch=steps_per_epoch,
         data=replace(cfg.data, subset=subset),
         pipeline=pipeline,

@@ -7,8 +7,6 @@ import sys
 import time
 from typing import Any, TextIO
 
-from tqdm import tqdm
-
 
 class Progress:
     """Shows loss, metric, rate and time left on `out`.
@@ -28,6 +26,8 @@ class Progress:
         """Begin to count at `step`."""
         self._began, self._first = time.monotonic(), step
         if self.mode == "bar":
+            from tqdm import tqdm  # only a bar needs it
+
             self._bar = tqdm(
                 total=self.total,
                 initial=step,

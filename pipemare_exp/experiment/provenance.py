@@ -45,9 +45,14 @@ def _processor() -> str:
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """The checkout's commit and whether files differ from it; (None, None) outside of a git checkout."""
+    """The checkout's commit and whether files differ from it.
+
+    Outside of a git checkout (a copy without its history): what PIPEMARE_COMMIT says, and None for the files.
+    """
     head = _git("rev-parse", "HEAD")
-    return (head, bool(_git("status", "--porcelain", "--untracked-files=no"))) if head else (None, None)
+    if not head:
+        return os.environ.get("PIPEMARE_COMMIT") or None, None
+    return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 
 def _git(*arguments: str) -> str | None:

@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment import yaml_text
 
 FINAL = ("finished", "diverged")
 """Outcomes after which nothing is left to train."""
@@ -101,7 +100,7 @@ class Run:
             text = (self.path / "config.yaml").read_text(encoding="utf-8")
         except FileNotFoundError:
             return {}
-        return yaml.safe_load(text) or {}
+        return yaml_text.loads(text) or {}
 
     @property
     def overrides(self) -> list[str]:

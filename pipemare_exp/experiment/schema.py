@@ -174,9 +174,9 @@ class ScheduleConfig:
 class EngineConfig:
     """What executes the schedule: the emulator in one process, or the runtime on `ranks` processes.
 
-    The rest is the runtime's. `flush` orders a synchronous method's minibatch; `timeout` is in seconds, after which a
-    rank that hangs is given up; `max_restarts`: how often torchrun may start all ranks again. None of it changes what
-    is learnt.
+    Of the rest, all but `graphs` and `history` is the runtime's. `flush` orders a synchronous method's minibatch;
+    `timeout` is in seconds, after which a rank that hangs is given up; `max_restarts`: how often torchrun may start all
+    ranks again. None of it changes what is learnt.
     """
 
     name: str = _choice("emulator", "emulator", "runtime")
@@ -184,6 +184,10 @@ class EngineConfig:
     flush: str | None = _choice(None, "gpipe", "1f1b")
     timeout: float | None = _bounded(above=0.0)
     max_restarts: int | None = _bounded(low=0)
+    graphs: str | None = _choice(None, "auto", "on", "off")
+    """Whether the emulator captures microbatches in CUDA graphs; auto (None): on a GPU, where that can be done."""
+    history: str | None = _choice(None, "device", "host")
+    """Where the emulator's old versions lie; None is the device."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,8 @@ class Config:
     seed: int = _bounded(0, low=0)
     scale: str = _choice("demo", "demo", "laptop", "paper")
     device: str = _choice("auto", "auto", "cpu", "cuda")
+    precision: str | None = _choice(None, "fp32", "tf32", "bf16")
+    """What products are computed in; None is fp32. tf32 is a GPU's; bf16 keeps weights and sums in fp32."""
     threads: int | None = _bounded(low=1)
     memory_format: str = _choice("contiguous", "contiguous", "channels_last")
     epochs: int = _bounded(1, low=1)

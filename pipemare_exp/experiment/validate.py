@@ -140,6 +140,7 @@ def check(cfg: Config) -> None:
             "a microbatch needs at least one example; lower the first or raise the second"
         )
     _check_engine(cfg)
+    _check_precision(cfg)
     _check_method(cfg.method)
     _check_hogwild(cfg)
     _check_recomputation(cfg)
@@ -195,6 +196,10 @@ def _check_engine(cfg: Config) -> None:
         if named:
             raise UserError(f"engine.{named[0]} with engine=emulator: it is a setting of the other, engine=runtime")
         return
+    if engine.graphs == "on":
+        raise UserError("engine.graphs=on with engine=runtime: only the emulator captures CUDA graphs; leave it out")
+    if engine.history == "host":
+        raise UserError("engine.history=host with engine=runtime: only the emulator knows it; leave it out")
     if optimizer.clip == "global":
         raise UserError(
             "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
@@ -210,6 +215,20 @@ def _check_engine(cfg: Config) -> None:
             f"engine.flush=1f1b with method.name={cfg.method.name}: it orders the minibatches of method=gpipe; leave "
             "it out"
         )
+
+
+def _check_precision(cfg: Config) -> None:
+    if cfg.precision != "bf16":
+        return
+    reason = None
+    if cfg.engine.name != "emulator":
+        reason = f"engine={cfg.engine.name}: messages between ranks are in fp32"
+    elif cfg.pipeline.recompute is not None:
+        reason = f"pipeline.recompute={cfg.pipeline.recompute}: pieces are run by themselves, in fp32 only"
+    elif cfg.task.name in TRANSLATION:
+        reason = f"task={cfg.task.name}: it has been tried on images only, and attention's softmax needs more bits"
+    if reason is not None:
+        raise UserError(f"precision=bf16 with {reason}; leave precision out")
 
 
 def _check_hogwild(cfg: Config) -> None:

@@ -38,9 +38,15 @@ class KeyedDropout:
             self._generator = torch.cuda.default_generators[index]
         else:
             self._generator = torch.default_generator
+        self._modules: list[nn.Module] = []
         for name, module in model.named_modules():
             if any(isinstance(module, kind) for kind in _DROPOUTS):
+                self._modules.append(module)
                 module.register_forward_pre_hook(lambda m, _, n=name: self._seed_call(n, m))
+
+    def draws(self) -> bool:
+        """Whether some dropout draws masks in training (one whose probability is not known of counts as drawing)."""
+        return any(_probability(module) > 0 for module in self._modules)
 
     def _seed_call(self, name: str, module: nn.Module) -> None:
         if self._place is None or not module.training:
@@ -65,3 +71,12 @@ class KeyedDropout:
         finally:
             self._place = None
             self._generator.set_state(before)
+
+
+def _probability(module: nn.Module) -> float:
+    inner = getattr(module, "dropout_module", module)  # fairseq's attention
+    for name in ("p", "dropout"):
+        value = getattr(inner, name, None)
+        if isinstance(value, int | float):
+            return value
+    return 1.0

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline import graphs as cuda_graphs
 from pipemare_exp.pipeline.dropout import KeyedDropout
-from pipemare_exp.pipeline.history import FlatWeights
 from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.precision import flat_weights
 from pipemare_exp.pipeline.recompute import Segments
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.stages import Unit, group
@@ -35,7 +36,10 @@ class Emulator:
     - `clip`: None, or ("stage" | "global", largest norm) over the summed gradients. A global norm cannot be had in a
       real asynchronous pipeline, where stages update at different moments;
     - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
-    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights.
+    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
+    - `graphs`: auto, on or off, whether microbatches are captured in CUDA graphs (see `pipeline/graphs.py`);
+    - `precision`: fp32 or tf32, which are the same here, or bf16 (see `pipeline/precision.py`);
+    - `history`: device or host, where old versions lie (see `pipeline/host_history.py`).
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -54,12 +58,15 @@ class Emulator:
         clip: Clip = None,
         segment: int | None = None,
         split: int = 1,
+        graphs: str = "off",
+        precision: str = "fp32",
+        history: str = "device",
     ) -> None:
         if microbatches < 1:
             raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
         if clip is not None and (clip[0] not in ("stage", "global") or not clip[1] > 0):
             raise UserError(f"clip={clip}: must be None or ('stage' | 'global', a norm above 0)")
-        if hasattr(model, "_orig_mod"):
+        if any(_is_compiled(module) for module in model.modules()):
             raise UserError("a compiled model cannot be emulated: its backward does not read the swapped weights")
         stages = [[name for unit in stage for name in unit.parameters] for stage in group(units, boundaries)]
         if split < 1:
@@ -75,12 +82,19 @@ class Emulator:
             "split": split,
         }
         self.segments = None if segment is None else Segments(model, units, boundaries, segment, slots, split)
-        self.flat = FlatWeights(model, stages, split)
+        if precision == "bf16" and segment is not None:
+            raise UserError("precision=bf16 with pipeline.recompute: pieces are run by themselves, in fp32 only")
+        self.flat = flat_weights(precision, model, stages, split)
         weights = [stage.detach() for stage in self.flat.stages]
         method.bind(len(weights), microbatches, slots, weights, segment)
-        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths())
+        if history not in ("device", "host"):
+            raise UserError(f"engine.history={history}: allowed are device, host")
+        self._on_host = history == "host"
+        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths(), self._on_host)
+        self.weights.refresh = self.flat.refresh if precision == "bf16" else None
         self.history, self.optimizer = self.weights.history, self.weights.optimizer
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
+        self.graphs = cuda_graphs.make(graphs, model, self.flat, segment is not None, self.dropout.draws())
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
 
     @property
@@ -110,6 +124,8 @@ class Emulator:
             if microbatch is None:
                 continue
             self.weights.load(self.method.forward(step, n))
+            if self._on_host and n + 1 < self.microbatches:
+                self.weights.prefetch(self.method.forward(step, n + 1))
             run = self._run if self.segments is None else self._run_recomputing
             total = total + run(step, n, microbatch, loss)
         self.weights.update(step, rate)
@@ -120,10 +136,12 @@ class Emulator:
             raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
 
     def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
+        found = None if self.graphs is None else self.graphs.find(microbatch, loss)
         with self.dropout.at(step, n):
-            share = loss(self.model, microbatch)
+            share = loss(self.model, microbatch) if found is None else found.captured.forward(found.tensors)
         self.weights.load(self.method.backward(step, n))
-        share.backward()
+        share.backward() if found is None else found.captured.backward()
+        self.flat.collect()
         return share.detach()
 
     def _run_recomputing(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
@@ -165,8 +183,8 @@ class Emulator:
         """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
         method's)."""
         return {
-            "weights": self.flat.weights.nbytes,
-            "gradients": self.flat.gradients.nbytes,
+            "weights": sum(tensor.nbytes for tensor in self.flat.copies),
+            "gradients": sum(tensor.nbytes for tensor in self.flat.sums),
             **self.weights.memory(),
         }
 
@@ -193,3 +211,8 @@ class Emulator:
         self.weights.load_state_dict(state)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(state["buffers"][name])
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """By torch.compile(module) or module.compile()."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None

@@ -99,6 +99,22 @@ class FlatWeights:
                         "or its gradients were set to None after the emulator took it"
                     )
 
+    @property
+    def copies(self) -> list[Tensor]:
+        """The live weights, in every type that they are held in."""
+        return [self.weights]
+
+    @property
+    def sums(self) -> list[Tensor]:
+        """What backward passes add to."""
+        return [self.gradients]
+
+    def refresh(self) -> None:
+        """Make what the model computes with the live weights; nothing where it computes with them themselves."""
+
+    def collect(self) -> None:
+        """Add a microbatch's gradients to `gradients`; nothing where the backward adds to them itself."""
+
     def compact(self) -> list[Tensor]:
         """A copy of each stage's weights without padding, its parameters flattened in order (logical layout)."""
         return [torch.cat([view.reshape(-1) for _, view in stage]).clone() for stage in self._views]

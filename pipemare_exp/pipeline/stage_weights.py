@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.pipeline.history import History
+from pipemare_exp.pipeline.host_history import HostHistory
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.reads import Read
 
@@ -23,7 +24,8 @@ MakeOptimizer = Callable[[list[dict]], torch.optim.Optimizer]
 
 class StageWeights:
     """The flat weights `stages` (one Parameter per stage, with its `.grad`), the history that `depths` asks for, and
-    the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm)."""
+    the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm). `on_host`:
+    old versions lie in host memory."""
 
     def __init__(
         self,
@@ -32,14 +34,17 @@ class StageWeights:
         optimizer: MakeOptimizer,
         clip: Clip,
         depths: Sequence[int | None],
+        on_host: bool = False,
     ) -> None:
         self.stages, self.method, self.clip = list(stages), method, clip
         self.gradients = [held(stage.grad) for stage in stages]
         self.owned = [stage for stage, flat in enumerate(stages) if flat.numel()]
-        self.history = History(self.stages, depths)
+        self.history = HostHistory(self.stages, depths) if on_host else History(self.stages, depths)
         self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
         self.rates = [0.0] * len(self.stages)
         self._loaded = [Read(0)] * len(self.stages)
+        self.refresh: Callable[[], None] | None = None
+        """Called whenever the live weights have changed: the model may compute with something made from them."""
 
     @torch.no_grad()
     def load(self, reads: Sequence[Read]) -> None:
@@ -58,12 +63,19 @@ class StageWeights:
                 torch.add(source, held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
         if targets:
             torch._foreach_copy_(targets, sources)
+        if self.refresh is not None and list(reads) != self._loaded:
+            self.refresh()
         self._loaded = list(reads)
 
     def _source(self, stage: int, read: Read) -> Tensor:
         if read.ring is None:
             return self.history.version(stage, read.version)
         return held(self.method.rings[read.ring][stage]).slot(read.version)
+
+    def prefetch(self, reads: Sequence[Read]) -> None:
+        """Say what the next forward reads, so that what lies in host memory is on its way."""
+        if isinstance(self.history, HostHistory):
+            self.history.prefetch(reads)
 
     def load_current(self) -> None:
         """Bring the live weights to version t."""
@@ -87,12 +99,17 @@ class StageWeights:
         self.method.updated(step, changes)
         self.history.push()
         self._loaded = [Read(self.history.current)] * len(self.stages)
+        if self.refresh is not None:
+            self.refresh()
 
     def memory(self) -> dict[str, int]:
-        """Bytes held beside the live weights: `history`, and the method's `buffers` and `rings`."""
+        """Bytes held beside the live weights: `history`, the method's `buffers` and `rings`, and `host`, what of the
+        history lies in host memory."""
         buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
         rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
+        host = {"host": self.history.host_nbytes()} if isinstance(self.history, HostHistory) else {}
         return {
+            **host,
             "history": self.history.nbytes(),
             "buffers": sum(t.nbytes for t in buffers),
             "rings": sum(ring.data.nbytes for ring in rings),
@@ -113,6 +130,8 @@ class StageWeights:
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self._loaded = [Read(self.history.current)] * len(self.stages)
+        if self.refresh is not None:
+            self.refresh()
 
 
 def held(value: T | None) -> T:
