@@ -4,7 +4,8 @@ Stale weights and autograd: a parameter's storage never moves. Before a microbat
 are copied into it, and before its backward the backward's weights, behind autograd's back. The backward then takes its
 Jacobian products with the second set at the activations that the first one left. Right only where the tensors that
 operations saved for the backward are the parameters themselves: under autocast they are cast copies, and compiled
-graphs keep what they like, so both are refused.
+graphs keep what they like, so both are refused. Where much memory would be moved so, on a CPU, the backward is given its
+weights beside the live ones instead (`backward_weights`): the same bits, without the copies.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline.backward_weights import WORTHWHILE, BackwardWeights
 from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.history import FlatWeights
 from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.pipeline.recompute import Segments
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.stages import Unit, group
@@ -35,7 +38,9 @@ class Emulator:
     - `clip`: None, or ("stage" | "global", largest norm) over the summed gradients. A global norm cannot be had in a
       real asynchronous pipeline, where stages update at different moments;
     - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
-    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights.
+    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
+    - `beside`: whether a backward finds its weights beside the live ones or copied into them, which changes time and
+      no bit; None: beside on a CPU where the weights are large. Recomputation and split stages copy.
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -54,6 +59,7 @@ class Emulator:
         clip: Clip = None,
         segment: int | None = None,
         split: int = 1,
+        beside: bool | None = None,
     ) -> None:
         if microbatches < 1:
             raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
@@ -80,6 +86,10 @@ class Emulator:
         method.bind(len(weights), microbatches, slots, weights, segment)
         self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths())
         self.history, self.optimizer = self.weights.history, self.weights.optimizer
+        if beside is None:
+            beside = self.flat.weights.device.type == "cpu" and self.flat.weights.nbytes >= WORTHWHILE
+        possible = segment is None and split == 1
+        self.beside = BackwardWeights(self.flat, self.weights) if beside and possible else None
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
 
@@ -120,9 +130,21 @@ class Emulator:
             raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
 
     def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
+        reads = self.method.backward(step, n)
+        if self.beside is not None and not self.weights.holds(reads):
+            return self._run_beside(self.beside, reads, step, n, microbatch, loss)
         with self.dropout.at(step, n):
             share = loss(self.model, microbatch)
-        self.weights.load(self.method.backward(step, n))
+        self.weights.load(reads)
+        share.backward()
+        return share.detach()
+
+    def _run_beside(
+        self, beside: BackwardWeights, reads: list[Read], step: int, n: int, microbatch: Any, loss: Loss
+    ) -> Tensor:
+        with self.dropout.at(step, n), beside.saving():
+            share = loss(self.model, microbatch)
+        beside.read(reads)
         share.backward()
         return share.detach()
 

@@ -40,25 +40,52 @@ class StageWeights:
         self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
         self.rates = [0.0] * len(self.stages)
         self._loaded = [Read(0)] * len(self.stages)
+        self._estimates: dict[int, Read] = {}
+        """What `beside` has made in this step, by stage: it stands in the history's spare slot."""
 
     @torch.no_grad()
     def load(self, reads: Sequence[Read]) -> None:
         """Bring the live weights to `reads`, copying only the stages that hold something else."""
+        if self._loaded == reads:
+            return
+        loaded, live, buffers = self._loaded, self.history.live, self.method.buffers
         targets: list[Tensor] = []
         sources: list[Tensor] = []
         for stage in self.owned:
             wanted = reads[stage]
-            if wanted == self._loaded[stage]:
+            if wanted == loaded[stage]:
                 continue
-            live, source = self.history.live[stage], self._source(stage, wanted)
+            source = self._source(stage, wanted)
             if wanted.buffer is None:
-                targets.append(live)
+                targets.append(live[stage])
                 sources.append(source)
             else:
-                torch.add(source, held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
+                torch.add(source, held(buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live[stage])
         if targets:
             torch._foreach_copy_(targets, sources)
         self._loaded = list(reads)
+
+    def holds(self, reads: Sequence[Read]) -> bool:
+        """Whether the live weights are what `reads` names."""
+        return self._loaded == reads
+
+    @torch.no_grad()
+    def beside(self, stage: int, read: Read) -> Tensor:
+        """The weights that `read` names, for reading only: wherever they stand, without touching the live ones.
+
+        An estimate is made once and kept until the update, in place of the oldest version: a forward of this step that
+        reads that version must have loaded it before.
+        """
+        if read == self._loaded[stage]:
+            return self.history.live[stage]
+        if read.buffer is None:
+            return self._source(stage, read)
+        place = self.history.spare(stage)
+        if self._estimates.get(stage) != read:
+            buffer = held(self.method.buffers[read.buffer][stage])
+            torch.add(self._source(stage, read), buffer, alpha=read.coef, out=place)
+            self._estimates[stage] = read
+        return place
 
     def _source(self, stage: int, read: Read) -> Tensor:
         if read.ring is None:
@@ -86,6 +113,7 @@ class StageWeights:
         changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
         self.method.updated(step, changes)
         self.history.push()
+        self._estimates.clear()
         self._loaded = [Read(self.history.current)] * len(self.stages)
 
     def memory(self) -> dict[str, int]:
@@ -112,6 +140,7 @@ class StageWeights:
         self.history.load_state_dict(state["history"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
+        self._estimates.clear()
         self._loaded = [Read(self.history.current)] * len(self.stages)
 
 
