@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline import images
 from pipemare_exp.pipeline.backward_weights import WORTHWHILE, BackwardWeights
 from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.history import FlatWeights
@@ -39,8 +40,9 @@ class Emulator:
       real asynchronous pipeline, where stages update at different moments;
     - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
     - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
-    - `beside`: whether a backward finds its weights beside the live ones or copied into them, which changes time and
-      no bit; None: beside on a CPU where the weights are large. Recomputation and split stages copy.
+    - `beside`: whether a backward finds its weights beside the live ones or copied into them (through images, unless
+      there are few stages), which changes time and no bit; None: beside on a CPU where the weights are large.
+      Recomputation and split stages copy.
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -84,12 +86,13 @@ class Emulator:
         self.flat = FlatWeights(model, stages, split)
         weights = [stage.detach() for stage in self.flat.stages]
         method.bind(len(weights), microbatches, slots, weights, segment)
-        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths())
-        self.history, self.optimizer = self.weights.history, self.weights.optimizer
         if beside is None:
             beside = self.flat.weights.device.type == "cpu" and self.flat.weights.nbytes >= WORTHWHILE
-        possible = segment is None and split == 1
-        self.beside = BackwardWeights(self.flat, self.weights) if beside and possible else None
+        beside = beside and segment is None and split == 1
+        whole = None if beside or len(weights) < 2 * images.FEWEST else self.flat.weights
+        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths(), whole)
+        self.history, self.optimizer = self.weights.history, self.weights.optimizer
+        self.beside = BackwardWeights(self.flat, self.weights) if beside else None
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
 
@@ -119,7 +122,7 @@ class Emulator:
         for n, microbatch in enumerate(microbatches):
             if microbatch is None:
                 continue
-            self.weights.load(self.method.forward(step, n))
+            self.weights.load(self.method.forward(step, n), images.FORWARD)
             run = self._run if self.segments is None else self._run_recomputing
             total = total + run(step, n, microbatch, loss)
         self.weights.update(step, rate)
@@ -135,7 +138,7 @@ class Emulator:
             return self._run_beside(self.beside, reads, step, n, microbatch, loss)
         with self.dropout.at(step, n):
             share = loss(self.model, microbatch)
-        self.weights.load(reads)
+        self.weights.load(reads, images.BACKWARD)
         share.backward()
         return share.detach()
 
@@ -155,7 +158,7 @@ class Emulator:
         self.weights.load(self.method.recompute(step, n))
         with self.dropout.at(step, n), self.segments.recomputing() as model:
             again = loss(model, microbatch)
-        self.weights.load(self.method.backward(step, n))
+        self.weights.load(self.method.backward(step, n), images.BACKWARD)
         self.segments.backward(again)
         return share
 
@@ -185,7 +188,7 @@ class Emulator:
 
     def memory(self) -> dict[str, int]:
         """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
-        method's)."""
+        method's), `images` (twice the weights once some have been copied through them)."""
         return {
             "weights": self.flat.weights.nbytes,
             "gradients": self.flat.gradients.nbytes,

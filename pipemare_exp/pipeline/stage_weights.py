@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.pipeline.history import History
+from pipemare_exp.pipeline.images import Images
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.reads import Read
 
@@ -23,7 +24,8 @@ MakeOptimizer = Callable[[list[dict]], torch.optim.Optimizer]
 
 class StageWeights:
     """The flat weights `stages` (one Parameter per stage, with its `.grad`), the history that `depths` asks for, and
-    the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm)."""
+    the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm). `whole`: the
+    buffer that all stages lie in one after another, where images of it shall be used."""
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class StageWeights:
         optimizer: MakeOptimizer,
         clip: Clip,
         depths: Sequence[int | None],
+        whole: Tensor | None = None,
     ) -> None:
         self.stages, self.method, self.clip = list(stages), method, clip
         self.gradients = [held(stage.grad) for stage in stages]
@@ -39,31 +42,39 @@ class StageWeights:
         self.history = History(self.stages, depths)
         self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
         self.rates = [0.0] * len(self.stages)
+        self.images = None
+        if whole is not None:
+            self.images = Images(whole, [live.numel() for live in self.history.live], self._write)
         self._loaded = [Read(0)] * len(self.stages)
         self._estimates: dict[int, Read] = {}
         """What `beside` has made in this step, by stage: it stands in the history's spare slot."""
 
     @torch.no_grad()
-    def load(self, reads: Sequence[Read]) -> None:
-        """Bring the live weights to `reads`, copying only the stages that hold something else."""
+    def load(self, reads: Sequence[Read], image: int | None = None) -> None:
+        """Bring the live weights to `reads`, copying only the stages that hold something else, or through an image
+        (`images.FORWARD` or `BACKWARD`) where there are images."""
         if self._loaded == reads:
             return
-        loaded, live, buffers = self._loaded, self.history.live, self.method.buffers
+        changed = [stage for stage in self.owned if reads[stage] != self._loaded[stage]]
+        if image is None or self.images is None or not self.images.load(image, reads, len(changed)):
+            self._write(changed, reads, self.history.live)
+        self._loaded = list(reads)
+
+    def _write(self, stages: Sequence[int], reads: Sequence[Read], places: Sequence[Tensor]) -> None:
+        """Write the weights that reads[s] names into places[s], for each s of `stages`."""
         targets: list[Tensor] = []
         sources: list[Tensor] = []
-        for stage in self.owned:
-            wanted = reads[stage]
-            if wanted == loaded[stage]:
-                continue
-            source = self._source(stage, wanted)
-            if wanted.buffer is None:
-                targets.append(live[stage])
+        for stage in stages:
+            read = reads[stage]
+            source = self._source(stage, read)
+            if read.buffer is None:
+                targets.append(places[stage])
                 sources.append(source)
             else:
-                torch.add(source, held(buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live[stage])
+                delta = held(self.method.buffers[read.buffer][stage])
+                torch.add(source, delta, alpha=read.coef, out=places[stage])
         if targets:
             torch._foreach_copy_(targets, sources)
-        self._loaded = list(reads)
 
     def holds(self, reads: Sequence[Read]) -> bool:
         """Whether the live weights are what `reads` names."""
@@ -117,13 +128,14 @@ class StageWeights:
         self._loaded = [Read(self.history.current)] * len(self.stages)
 
     def memory(self) -> dict[str, int]:
-        """Bytes held beside the live weights: `history`, and the method's `buffers` and `rings`."""
+        """Bytes held beside the live weights: `history`, the method's `buffers` and `rings`, and `images`."""
         buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
         rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
         return {
             "history": self.history.nbytes(),
             "buffers": sum(t.nbytes for t in buffers),
             "rings": sum(ring.data.nbytes for ring in rings),
+            "images": 0 if self.images is None else self.images.nbytes,
         }
 
     def state_dict(self) -> dict:
@@ -141,6 +153,8 @@ class StageWeights:
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self._estimates.clear()
+        if self.images is not None:
+            self.images.forget()
         self._loaded = [Read(self.history.current)] * len(self.stages)
 
 

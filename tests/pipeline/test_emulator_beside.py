@@ -1,6 +1,7 @@
-"""Backward weights beside the live ones give the bits that copying them into the live ones gives, with fewer copies."""
+"""Backward weights beside the live ones, or copied through images, give the bits that copying stage by stage gives."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from toys import METHODS, dense_net, emulator, loss, minibatches, mixed_net, rule, same
 
 from pipemare_exp import methods, models
+from pipemare_exp.pipeline import images
 from pipemare_exp.pipeline.backward_weights import WORTHWHILE
 from pipemare_exp.pipeline.history import History
 
@@ -17,13 +19,22 @@ STEPS = 14
 MIXED = (2, 6, 6)
 
 
-def pair(make, shape, how, optimizer, microbatches, boundaries, **options):
-    """The same training twice: its copying emulator, and the one with backward weights beside."""
+def three(make, shape, how, optimizer, microbatches, boundaries, **options):
+    """The same training three times: copying stage by stage, through images, and with backward weights beside."""
     example = torch.zeros(2, *shape, dtype=torch.float64)
-    return [
-        emulator(make(), example, boundaries, how(), optimizer, microbatches, beside=beside, **options)
-        for beside in (False, True)
-    ]
+    made = []
+    for fewest, beside in ((1000, False), (1, False), (1, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(images, "FEWEST", fewest)
+            made.append(emulator(make(), example, boundaries, how(), optimizer, microbatches, beside=beside, **options))
+    assert [one.weights.images is None for one in made] == [True, False, True]
+    assert [one.beside is None for one in made] == [True, True, False]
+    return made
+
+
+@pytest.fixture(autouse=True)
+def images_for_all(monkeypatch):
+    monkeypatch.setattr(images, "FEWEST", 1)
 
 
 @pytest.mark.parametrize("slots", ["duplex", "alternating"])
@@ -34,10 +45,14 @@ def test_the_same_bits_as_copying(label, microbatches, slots):
         return rule(label, 6, microbatches, slots, k=9, warmup=3)
 
     optimizer = Adam((0.8, 0.95), 1e-5, weight_decay=0.05) if microbatches == 3 else SGD(0.9, weight_decay=0.01)
-    copying, beside = pair(mixed_net, MIXED, how, optimizer, microbatches, range(6))
+    copying, *others = three(mixed_net, MIXED, how, optimizer, microbatches, range(6))
     for minibatch in minibatches(MIXED, microbatches, STEPS):
-        assert torch.equal(copying.step(minibatch, loss, 0.05), beside.step(minibatch, loss, 0.05))
-        assert same(copying.state_dict(), beside.state_dict())
+        expected = copying.step(minibatch, loss, 0.05)
+        for other in others:
+            assert torch.equal(expected, other.step(minibatch, loss, 0.05))
+            assert same(copying.state_dict(), other.state_dict())
+    corrected_or_late = label not in ("gpipe", "pipedream")
+    assert others[0].memory()["images"] == 2 * corrected_or_late * copying.memory()["weights"]
 
 
 @pytest.mark.parametrize("backward", ["same", "current"])
@@ -46,30 +61,31 @@ def test_random_delays_too(draw, backward):
     def how():
         return methods.Hogwild(max_delay=3, backward=backward, draw=draw)
 
-    copying, beside = pair(dense_net, (5,), how, SGD(0.9), 4, range(4))
+    made = three(dense_net, (5,), how, SGD(0.9), 4, range(4))
     for minibatch in minibatches((5,), 4, STEPS):
-        assert torch.equal(copying.step(minibatch, loss, 0.05), beside.step(minibatch, loss, 0.05))
-    assert same(copying.state_dict(), beside.state_dict())
+        first, *others = (one.step(minibatch, loss, 0.05) for one in made)
+        assert all(torch.equal(first, other) for other in others)
+    assert all(same(made[0].state_dict(), other.state_dict()) for other in made[1:])
 
 
 def test_looking_at_the_weights_and_resuming_in_between():
     def how():
         return rule("t1+t2+t3", 6, 4, "duplex", warmup=2)
 
-    copying, beside = pair(mixed_net, MIXED, how, SGD(0.9), 4, range(6), clip=("stage", 0.5))
-    again = emulator(mixed_net(seed=5), torch.zeros(2, *MIXED).double(), range(6), how(), SGD(0.9), 4, beside=True,
-                     clip=("stage", 0.5))  # fmt: skip
+    made = three(mixed_net, MIXED, how, SGD(0.9), 4, range(6), clip=("stage", 0.5))
+    again = three(partial(mixed_net, seed=5), MIXED, how, SGD(0.9), 4, range(6), clip=("stage", 0.5))
     for step, minibatch in enumerate(minibatches(MIXED, 4, STEPS)):
-        copying.step(minibatch, loss, 0.05)
-        beside.step(minibatch, loss, 0.05)
-        if step >= 9:
-            again.step(minibatch, loss, 0.05)
-        assert beside.finite()
-        with beside.evaluation() as model:
-            model(torch.ones(3, *MIXED).double())
-        if step == 8:
-            again.load_state_dict(copy.deepcopy(beside.state_dict()))
-    assert same(copying.state_dict(), beside.state_dict()) and same(beside.state_dict(), again.state_dict())
+        for one in made if step < 9 else made + again:
+            one.step(minibatch, loss, 0.05)
+            assert one.finite()
+            with one.evaluation() as model:
+                model(torch.ones(3, *MIXED).double())
+        for one, other in zip(made, again, strict=True):
+            if step == 3:  # another training, to be forgotten
+                other.step(minibatch, loss, 0.05)
+            if step == 8:
+                other.load_state_dict(copy.deepcopy(one.state_dict()))
+    assert all(same(made[0].state_dict(), other.state_dict()) for other in made[1:] + again)
 
 
 def test_a_resnet_in_channels_last():
@@ -124,9 +140,9 @@ def copies_in_a_step(beside, label, monkeypatch):
         one.step(minibatch, loss, 0.01)
     load = one.weights.load
 
-    def counting(reads):
+    def counting(reads, image=None):
         before = list(one.weights._loaded)
-        load(reads)
+        load(reads, image)
         moved.extend(flat.numel() for flat, a, b in zip(one.history.live, before, reads, strict=True) if a != b)
 
     monkeypatch.setattr(one.weights, "load", counting)
@@ -160,6 +176,19 @@ def test_where_it_is_used():
     assert built(nn.Linear(700, 740, bias=False).double()) is None
     assert built(nn.Linear(700, 750, bias=False).double(), beside=False) is None
     assert built(nn.Linear(700, 750, bias=False).double(), split=2) is None
+
+
+def test_an_image_is_written_where_it_differs_and_the_weights_in_one_copy(monkeypatch):
+    """In steady state each stage is written once a step into the forwards' image and once into the backwards'."""
+    one = emulator(dense_net(), torch.zeros(2, 5).double(), range(4), rule("t1+t2", 4, 8, "duplex"), SGD(0.9), 8)
+    given = list(minibatches((5,), 8, 5, empty=False))
+    for minibatch in given[:-1]:
+        one.step(minibatch, loss, 0.01)
+    written = []
+    put = one.weights.images._put
+    monkeypatch.setattr(one.weights.images, "_put", lambda stages, *rest: (written.extend(stages), put(stages, *rest)))
+    one.step(given[-1], loss, 0.01)
+    assert sorted(written) == sorted([*range(4), *range(4)])
 
 
 def test_the_version_that_made_room_is_not_kept():
