@@ -66,7 +66,7 @@ class BackwardWeights:
             raise RuntimeError(f"weights were saved as {saved.dtype}, they are {self._buffer.dtype}")
         start = (saved.data_ptr() - self._low) // self._buffer.element_size()
         stage = bisect_right(self._starts, start) - 1
-        return _Place(stage, start - self._starts[stage], saved.size(), saved.stride())
+        return _Place(stage, int(start) - self._starts[stage], saved.size(), saved.stride())
 
     def _unpack(self, packed: Tensor | _Place) -> Tensor:
         if isinstance(packed, Tensor):

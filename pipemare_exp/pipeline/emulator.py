@@ -4,8 +4,8 @@ Stale weights and autograd: a parameter's storage never moves. Before a microbat
 are copied into it, and before its backward the backward's weights, behind autograd's back. The backward then takes its
 Jacobian products with the second set at the activations that the first one left. Right only where the tensors that
 operations saved for the backward are the parameters themselves: under autocast they are cast copies, and compiled
-graphs keep what they like, so both are refused. Where much memory would be moved so, on a CPU, the backward is given its
-weights beside the live ones instead (`backward_weights`): the same bits, without the copies.
+graphs keep what they like, so both are refused. Where much memory would be moved so, on a CPU, the backward is given
+its weights beside the live ones instead (`backward_weights`): the same bits, without the copies.
 """
 
 from __future__ import annotations
