@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", action="append", help="a method's label (may be repeated); default: gpipe, t1+t2")
     parser.add_argument("--microbatches", type=int, default=8, help="N (default 8)")
     parser.add_argument("--batch", type=int, help="examples in a minibatch; default: the model's")
-    parser.add_argument("--pairs", type=int, default=10, help="rounds in which plain PyTorch and every method make a step (default 10)")
+    parser.add_argument(
+        "--pairs", type=int, default=10, help="rounds in which plain PyTorch and every method make a step (default 10)"
+    )
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     ours = parser.add_argument_group("emulator only")
