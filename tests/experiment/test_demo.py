@@ -70,6 +70,20 @@ def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_tim
     assert began == [(run.path / "result.json").stat().st_mtime_ns for run in runs]
 
 
+def test_long_trainings_begin_first(monkeypatch, tmp_path):
+    begun = []
+
+    def start(cell, root, extra):
+        begun.append(cell.method)
+        cell.process = type("Ended", (), {"poll": lambda self: 0, "returncode": 0})()
+
+    monkeypatch.setattr(demo, "_start", start)
+    lengths = {"a": 5, "b": 9, "c": 5, "d": 12}
+    cells = [demo.Cell("digits", method, 0, Run(tmp_path / method), steps) for method, steps in lengths.items()]
+    demo.train(cells, tmp_path, 1, lambda: None)
+    assert begun == ["d", "b", "a", "c"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp_path, number):
     """Stand-ins for the trainings write what they would write on SIGINT, and how often they were asked."""
