@@ -42,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours = parser.add_argument_group("emulator only")
     ours.add_argument("--scaling", action="store_true", help="vary stages, microbatches and width of a ResNet-50")
     ours.add_argument("--no-memory", action="store_true", help="leave out the peaks of memory (two steps each)")
+    ours.add_argument(
+        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: the process's own time, on a busy machine; needs "
+        "--threads 1"
+    )
     ours.add_argument("--out", metavar="FILE", help="write what --json prints into a file, beside the table")
     only = parser.add_argument_group("runtime only")
     only.add_argument("--only", choices=["sleep", "compute"], help="one of its two measurements")
@@ -74,14 +78,16 @@ def _emulator(args: argparse.Namespace) -> int:
             raise UserError(f"--method {method}: known are {known}{suggest(method, workloads.METHODS)}")
     if args.scaling and (args.model or args.batch or len(wanted) > 1):
         raise UserError("--scaling has its own models and minibatches and takes one --method; leave out the others")
+    if args.clock == "cpu" and args.threads != 1:
+        raise UserError(f"--clock cpu with --threads {args.threads}: it adds up the threads' time; take --threads 1")
     commit, dirty = provenance.commit()
     rows: list[dict[str, Any]] = []
     if args.scaling:
-        rows = scaling.scaling(wanted[0], args.pairs, args.threads)
+        rows = scaling.scaling(wanted[0], args.pairs, args.threads, args.clock)
     for model in [] if args.scaling else args.model or list(workloads.BATCHES):
         rows += emulator.compare(
             model, wanted, args.microbatches, batch=args.batch, pairs=args.pairs, threads=args.threads,
-            memory=not args.no_memory,
+            memory=not args.no_memory, clock=args.clock,
         )  # fmt: skip
     found = {
         "command": shlex.join(["pipemare", *sys.argv[1:]]),
@@ -110,7 +116,9 @@ def _show_emulator(rows: list[dict[str, Any]], args: argparse.Namespace) -> None
     def megabytes(value: int | None) -> str:
         return "-" if value is None else f"{value / 1e6:.1f}"
 
-    table = Table(title=f"emulation over plain PyTorch, {args.pairs} rounds, {args.threads} threads")
+    table = Table(
+        title=f"emulation over plain PyTorch, {args.pairs} rounds, threads: {args.threads}, {args.clock} time"
+    )
     for column in ("model", "method", "P", "N", "batch", "s a step", "ratio (min-max)", "over ms", "moved MB",
                    "peak MB", "extra MB", "by formula"):  # fmt: skip
         table.add_column(column, justify="left" if column in ("model", "method") else "right")

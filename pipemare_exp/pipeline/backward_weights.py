@@ -45,7 +45,7 @@ class BackwardWeights:
         self._weights, self._buffer = weights, flat.weights
         self._low = flat.weights.data_ptr()
         self._high = self._low + flat.weights.nbytes
-        base = flat.weights.storage_offset()
+        base = int(flat.weights.storage_offset())
         self._starts = [int(stage.storage_offset()) - base for stage in weights.history.live]
         self._reads: Sequence[Read] = []
         self._sources: list[Tensor | None] = []
@@ -66,7 +66,7 @@ class BackwardWeights:
             raise RuntimeError(f"weights were saved as {saved.dtype}, they are {self._buffer.dtype}")
         start = (saved.data_ptr() - self._low) // self._buffer.element_size()
         stage = bisect_right(self._starts, start) - 1
-        return _Place(stage, int(start) - self._starts[stage], saved.size(), saved.stride())
+        return _Place(stage, int(start) - self._starts[stage], saved.size(), tuple(map(int, saved.stride())))
 
     def _unpack(self, packed: Tensor | _Place) -> Tensor:
         if isinstance(packed, Tensor):

@@ -79,4 +79,5 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     assert written["rows"][0]["ratio_median"] == 1.0 and written["rows"][2]["stages"] == 43
     assert cli.main(["bench", "emulator", "--scaling", "--model", "resnet20"]) == 2
     assert cli.main(["bench", "emulator", "--method", "t1t2"]) == 2
+    assert cli.main(["bench", "emulator", "--clock", "cpu", "--threads", "2"]) == 2
     assert cli.main([*arguments[:-1], str(tmp_path / "none" / "x.json")]) == 2
