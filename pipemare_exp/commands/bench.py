@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours.add_argument("--scaling", action="store_true", help="vary stages, microbatches and width of a ResNet-50")
     ours.add_argument("--no-memory", action="store_true", help="leave out the peaks of memory (two steps each)")
     ours.add_argument(
-        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: the process's own time, on a busy machine; needs "
-        "--threads 1"
+        "--clock", choices=["wall", "cpu"], default="wall",
+        help="cpu: the process's own time, for a busy machine; needs --threads 1",
     )
     ours.add_argument("--out", metavar="FILE", help="write what --json prints into a file, beside the table")
     only = parser.add_argument_group("runtime only")
