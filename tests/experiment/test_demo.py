@@ -30,6 +30,7 @@ def test_cells_are_those_with_configuration_files(monkeypatch, tmp_path):
 
 def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_time(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(demo.DEMO_CELLS, "digits", ("async", "gpipe", "pipemare"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # two trainings side by side take one thread each all the same
     root = tmp_path / "runs"
     root.mkdir()
     broken = demo.cells(["digits"], 1, root, SHORT[1::2])[0]
@@ -44,6 +45,7 @@ def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_tim
     runs = [Run(path) for path in root.iterdir() if path != broken.run.path]
     results = {run.config["method"]["label"]: run.result for run in runs}
     assert set(results) == {"gpipe", "t1+t2+t3"}
+    assert {run.meta["threads"] for run in runs} == {1}
     for label, result in results.items():
         assert result["outcome"] == "finished" and result["step"] == 22
         (line,) = (line for line in first.splitlines() if line.startswith(f"{label} "))
