@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,60 +16,129 @@ import torch
 from pipemare_exp.bench import workloads
 from pipemare_exp.pipeline import costs
 from pipemare_exp.pipeline.emulator import Emulator
+from pipemare_exp.pipeline.images import BACKWARD, FEWEST, FORWARD
+from pipemare_exp.pipeline.reads import Read
 
 # glibc gives every block above this to the system by itself and takes it back when freed, so that the peak of the
 # resident set is the peak of what is allocated and not of what the allocator keeps for later.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TRIM_THRESHOLD_": "4096", "MALLOC_ARENA_MAX": "1"}
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
-def compare(model: str, method: str, microbatches: int, *, batch: int | None, pairs: int, threads: int) -> dict:
-    """One row of the table: ratio of an emulated step's time to a plain one's, and the extra memory it takes.
 
-    Times are taken in alternating pairs (plain, emulated, plain, ...), so that whatever slows the machine for a while
-    slows both; the row gives median, least and greatest ratio over the pairs. `extra_memory` is the peak of a fresh
-    process that emulates less that of a fresh process that trains plainly, `predicted_memory` what ring and buffers
-    should take, both in bytes.
+def compare(
+    model: str,
+    methods: Sequence[str],
+    microbatches: int,
+    *,
+    batch: int | None,
+    pairs: int,
+    threads: int,
+    stages: int | None = None,
+    width: int | None = None,
+    memory: bool = True,
+    clock: str = "wall",
+) -> list[dict[str, Any]]:
+    """Rows of the table, plain PyTorch first: the time of a step, its ratio to a plain one's, and memory.
+
+    Times are taken in `pairs` rounds in which plain PyTorch and every method make one step each, so that whatever slows
+    the machine for a while slows all; a row gives median, least and greatest ratio to the plain step of the same round.
+    `peak_memory` is of a fresh process, `extra_memory` what it takes beyond the plain one's, `predicted_memory` what
+    the rings, buffers and images should take, all in bytes, and None without `memory`. `moved_bytes`: read and written
+    by the emulator in a step of steady state, by counting. `overhead_seconds`: median of the differences. `clock`: one
+    of CLOCKS; "cpu" is the process's own time, for a machine that others use too, and means something with one thread.
     """
     torch.set_num_threads(threads)
-    emulated = workloads.build(model, microbatches, batch)
-    emulator = emulated.emulated(method)
-    plain_step = workloads.build(model, microbatches, batch).plain_step()
+    plain = workloads.build(model, microbatches, batch, width).plain_step()
+    emulators = {}
+    steps: dict[str, Callable[[], Any]] = {"plain": plain}
+    for method in methods:
+        workload = workloads.build(model, microbatches, batch, width)
+        emulators[method] = emulator = workload.emulated(method, stages)
+        steps[method] = _emulated_step(workload, emulator)
+    for step in [*steps.values()] * 2:
+        step()
+    rounds = [{name: _seconds(step, CLOCKS[clock]) for name, step in steps.items()} for _ in range(pairs)]
+    rows: list[dict[str, Any]] = []
+    for name in steps:
+        ratios = [times[name] / times["plain"] for times in rounds]
+        row: dict[str, Any] = {
+            "model": model,
+            "method": name,
+            "stages": len(emulators[name].boundaries) if name in emulators else None,
+            "microbatches": microbatches,
+            "batch": batch or workloads.BATCHES[model],
+            "threads": threads,
+            "rounds": pairs,
+            "clock": clock,
+            "seconds": statistics.median(times[name] for times in rounds),
+            "ratio_median": statistics.median(ratios),
+            "ratio_min": min(ratios),
+            "ratio_max": max(ratios),
+            "overhead_seconds": statistics.median(times[name] - times["plain"] for times in rounds),
+            "moved_bytes": 0,
+            "predicted_memory": 0,
+        }
+        if name in emulators:
+            row["moved_bytes"] = moved_bytes(emulators[name])
+            row["predicted_memory"] = predicted_memory(emulators[name])
+        row["peak_memory"] = peak_memory(model, name, microbatches, batch, threads) if memory else None
+        row["extra_memory"] = row["peak_memory"] - (rows or [row])[0]["peak_memory"] if memory else None
+        rows.append(row)
+    return rows
 
-    def emulated_step() -> None:
-        emulator.step(emulated.microbatches, emulated.loss, 0.01)
 
-    for _ in range(2):
-        plain_step()
-        emulated_step()
-    times = [(_seconds(plain_step), _seconds(emulated_step)) for _ in range(pairs)]
-    ratios = [there / here for here, there in times]
-    extra = peak_memory(model, method, microbatches, batch, threads) - peak_memory(
-        model, "plain", microbatches, batch, threads
-    )
-    return {
-        "model": model,
-        "method": method,
-        "stages": len(emulator.boundaries),
-        "microbatches": microbatches,
-        "batch": batch or workloads.BATCHES[model],
-        "threads": threads,
-        "plain_seconds": statistics.median(here for here, _ in times),
-        "emulated_seconds": statistics.median(there for _, there in times),
-        "ratio_median": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "extra_memory": extra,
-        "predicted_memory": predicted_memory(emulator),
-    }
+def _emulated_step(workload: workloads.Workload, emulator: Emulator) -> Callable[[], Any]:
+    return lambda: emulator.step(workload.microbatches, workload.loss, 0.01)
+
+
+def moved_bytes(emulator: Emulator) -> int:
+    """Bytes that the emulator reads and writes in a step of steady state beyond what plain training does (a copy:
+    twice the weights; a sum or an average of two: three times), counted by what the passes read. Clearing gradients and
+    the optimizer are not counted: plain training has them too."""
+    method, weights = emulator.method, emulator.weights
+    sizes = [flat.numel() for flat in emulator.history.live]
+    step = getattr(method, "warmup_steps", 0) + max(method.delays, default=0) // method.microbatches + 2
+    current = [Read(step)] * len(sizes)
+    loaded, images = current, {FORWARD: method.forward(step - 1, method.microbatches - 1), BACKWARD: None}
+    estimated: set[int] = set()
+    moved = 0
+
+    def written(stages: Iterable[int], reads: Sequence[Read]) -> int:
+        return sum((2 if reads[s].buffer is None else 3) * sizes[s] for s in stages)
+
+    for n in range(method.microbatches):
+        for which, reads in ((FORWARD, method.forward(step, n)), (BACKWARD, method.backward(step, n))):
+            changed = [s for s, read in enumerate(reads) if read != loaded[s]]
+            if which == BACKWARD and emulator.beside is not None:
+                fresh = [s for s in changed if reads[s].buffer is not None and s not in estimated]
+                estimated.update(fresh)
+                moved += written(fresh, reads)
+                continue
+            if len(changed) >= FEWEST and weights.images is not None and weights.images.nbytes:
+                held = images[which]
+                moved += written([s for s, read in enumerate(reads) if held is None or held[s] != read], reads)
+                moved += 2 * sum(sizes)
+                images[which] = reads
+            else:
+                moved += written(changed, reads)
+            loaded = reads
+    moved += written([s for s, read in enumerate(current) if read != loaded[s]], current)
+    moved += sum(6 * size for size, tracked in zip(sizes, method.tracks(), strict=True) if tracked)
+    moved += sum(2 * size for size, ring in zip(sizes, emulator.history.rings, strict=True) if ring is not None)
+    return moved * emulator.flat.weights.element_size()
 
 
 def predicted_memory(emulator: Emulator) -> int:
-    """Bytes of the ring and the method's buffers: sum over stages with a ring of (depth + 1) times its weights, plus
-    delta, from the numbers of weights alone."""
+    """Bytes of the rings, the method's buffers and the images by `costs.emulator_memory`, from the numbers of weights
+    alone."""
     sizes = [flat.numel() for flat in emulator.flat_weights()]
-    depths = [depth or 0 for depth in emulator.method.depths()]
+    method = emulator.method
+    depths = [depth or 0 for depth in method.depths()]
+    step = getattr(method, "warmup_steps", 0) + max(method.delays, default=0) // method.microbatches + 2
+    swaps = method.backward(step, 0) != method.forward(step, 0)
     return emulator.flat.weights.element_size() * costs.emulator_memory(
-        sizes, depths, delta=any(emulator.method.tracks())
+        sizes, depths, delta=any(method.tracks()), images=swaps and emulator.weights.images is not None
     )
 
 
@@ -84,20 +153,17 @@ def peak_memory(model: str, method: str, microbatches: int, batch: int | None, t
     return int(done.stdout)
 
 
-def _seconds(step: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def _seconds(step: Callable[[], Any], clock: Callable[[], float]) -> float:
+    start = clock()
     step()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _steps(workload: workloads.Workload, method: str) -> None:
     if method == "plain":
         step = workload.plain_step()
     else:
-        emulator = workload.emulated(method)
-
-        def step() -> None:
-            emulator.step(workload.microbatches, workload.loss, 0.01)
+        step = _emulated_step(workload, workload.emulated(method))
 
     for _ in range(2):  # after the first, the optimizer's state is there too
         step()

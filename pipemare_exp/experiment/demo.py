@@ -104,12 +104,13 @@ def train(
     extra: Sequence[str] = (),
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train the cells that are not done, `jobs` at a time; `tick` is called about five times a second.
+    """Train the cells that are not done, `jobs` at a time, those of most steps first, so that no long one is left over
+    while the other jobs idle; `tick` is called about five times a second.
 
     A cell's `error` says why it came to no result. Ctrl-C (or SIGTERM) passes the wish on, waits until every
     child has written its checkpoint (`stopping` is called before the wait), and then raises KeyboardInterrupt.
     """
-    waiting = [cell for cell in cells if not cell.done]
+    waiting = sorted((cell for cell in cells if not cell.done), key=lambda cell: -cell.steps)
     running: list[Cell] = []
     with _terminate_as_interrupt():
         try:

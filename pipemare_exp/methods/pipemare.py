@@ -40,11 +40,13 @@ class PipeMare(Asynchronous):
                 "e^-2 = 0.1353"
             )
         self.decay = decay
+        self._backward: tuple[int, list[Read]] = (-1, [])
         parts = ["t1"] * (lr_rescheduling_steps > 0) + ["t2"] * (decay is not None) + ["t3"] * (warmup_steps > 0)
         self.label = "+".join(parts) or "async"
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
         super().prepare(weights)
+        self._backward = (-1, [])
         self._recompute_ages = [
             [(n - delay) // self.microbatches for delay in self.recompute_delays] for n in range(self.microbatches)
         ]
@@ -98,7 +100,9 @@ class PipeMare(Asynchronous):
     def backward(self, step: int, microbatch: int) -> list[Read]:
         if self.decay is None or step < self.warmup_steps:
             return super().backward(step, microbatch)
-        return [Read(step, -tau, "delta") if tau > 0 else Read(step) for tau in self.tau]
+        if self._backward[0] != step:  # the same for all microbatches of a step
+            self._backward = step, [Read(step, -tau, "delta") if tau > 0 else Read(step) for tau in self.tau]
+        return self._backward[1]
 
     def tracks(self) -> list[bool]:
         return [self.decay is not None and tau > 0 for tau in self.tau]

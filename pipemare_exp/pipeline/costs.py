@@ -137,13 +137,18 @@ def memory_ratio(
 
 
 def emulator_memory(
-    sizes: Sequence[int], depths: Sequence[int], estimates: Sequence[bool] | None = None, delta: bool = False
+    sizes: Sequence[int],
+    depths: Sequence[int],
+    estimates: Sequence[bool] | None = None,
+    delta: bool = False,
+    images: bool = False,
 ) -> int:
-    """Weights (numbers, not W) that the emulator keeps besides the model's own: the rings of versions, and
-    delta.
+    """Weights (numbers, not W) that the emulator keeps besides the model's own: the rings of versions,
+    delta, and the images of what passes read.
 
     sum of (depth_s + 1) size_s over the stages with depth_s > 0 past versions or with a backward estimate
-    (`estimates`), plus sum of size_s with `delta`. The emulator's own quantity: it runs a step's microbatches
+    (`estimates`), plus sum of size_s with `delta`, plus twice that with `images` (on a CPU models below 4 MiB
+    have them, see `pipeline/images.py`). The emulator's own quantity: it runs a step's microbatches
     one after another and so needs past versions of every asynchronous method, and one copy of the current
     version, since versions are copied into the model's storage. No pipeline needs this memory.
     """
@@ -153,7 +158,7 @@ def emulator_memory(
         for size, depth, estimate in zip(sizes, depths, needs, strict=True)
         if depth > 0 or estimate
     )
-    return ring + (sum(sizes) if delta else 0)
+    return ring + (int(delta) + 2 * int(images)) * sum(sizes)
 
 
 def activations(method: str, stages: int, microbatches: int, slots: str = "duplex") -> int:

@@ -4,7 +4,8 @@ Stale weights and autograd: a parameter's storage never moves. Before a microbat
 are copied into it, and before its backward the backward's weights, behind autograd's back. The backward then takes its
 Jacobian products with the second set at the activations that the first one left. Right only where the tensors that
 operations saved for the backward are the parameters themselves: under autocast they are cast copies, and compiled
-graphs keep what they like, so both are refused.
+graphs keep what they like, so both are refused. Where much memory would be moved so, on a CPU, the backward is given
+its weights beside the live ones instead (`backward_weights`): the same bits, without the copies.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline import graphs as cuda_graphs
+from pipemare_exp.pipeline import images
+from pipemare_exp.pipeline.backward_weights import WORTHWHILE, BackwardWeights
 from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.precision import flat_weights
+from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.pipeline.recompute import Segments
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.stages import Unit, group
@@ -39,7 +43,10 @@ class Emulator:
     - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
     - `graphs`: auto, on or off, whether microbatches are captured in CUDA graphs (see `pipeline/graphs.py`);
     - `precision`: fp32 or tf32, which are the same here, or bf16 (see `pipeline/precision.py`);
-    - `history`: device or host, where old versions lie (see `pipeline/host_history.py`).
+    - `history`: device or host, where old versions lie (see `pipeline/host_history.py`);
+    - `beside`: whether a backward finds its weights beside the live ones or copied into them (through images, unless
+      there are few stages), which changes time and no bit; None: beside on a CPU where the weights are large.
+      Recomputation and split stages copy.
 
     The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
     """
@@ -61,6 +68,7 @@ class Emulator:
         graphs: str = "off",
         precision: str = "fp32",
         history: str = "device",
+        beside: bool | None = None,
     ) -> None:
         if microbatches < 1:
             raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
@@ -90,11 +98,26 @@ class Emulator:
         if history not in ("device", "host"):
             raise UserError(f"engine.history={history}: allowed are device, host")
         self._on_host = history == "host"
-        self.weights = StageWeights(self.flat.stages, method, optimizer, clip, method.depths(), self._on_host)
-        self.weights.refresh = self.flat.refresh if precision == "bf16" else None
-        self.history, self.optimizer = self.weights.history, self.weights.optimizer
         self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
         self.graphs = cuda_graphs.make(graphs, model, self.flat, segment is not None, self.dropout.draws())
+        if beside is None:
+            beside = self.flat.weights.device.type == "cpu" and self.flat.weights.nbytes >= WORTHWHILE
+        # Beside the live weights stand fp32 ones, on the device, and a captured graph reads the live ones only.
+        plain = precision != "bf16" and not self._on_host and self.graphs is None
+        beside = beside and plain and segment is None and split == 1
+        small = beside or self._on_host or len(weights) < 2 * images.FEWEST
+        self.weights = StageWeights(
+            self.flat.stages,
+            method,
+            optimizer,
+            clip,
+            method.depths(),
+            on_host=self._on_host,
+            whole=None if small else self.flat.weights,
+        )
+        self.weights.refresh = self.flat.refresh if precision == "bf16" else None
+        self.history, self.optimizer = self.weights.history, self.weights.optimizer
+        self.beside = BackwardWeights(self.flat, self.weights) if beside else None
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
 
     @property
@@ -123,7 +146,7 @@ class Emulator:
         for n, microbatch in enumerate(microbatches):
             if microbatch is None:
                 continue
-            self.weights.load(self.method.forward(step, n))
+            self.weights.load(self.method.forward(step, n), images.FORWARD)
             if self._on_host and n + 1 < self.microbatches:
                 self.weights.prefetch(self.method.forward(step, n + 1))
             run = self._run if self.segments is None else self._run_recomputing
@@ -136,12 +159,24 @@ class Emulator:
             raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
 
     def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
+        reads = self.method.backward(step, n)
+        if self.beside is not None and not self.weights.holds(reads):
+            return self._run_beside(self.beside, reads, step, n, microbatch, loss)
         found = None if self.graphs is None else self.graphs.find(microbatch, loss)
         with self.dropout.at(step, n):
             share = loss(self.model, microbatch) if found is None else found.captured.forward(found.tensors)
-        self.weights.load(self.method.backward(step, n))
+        self.weights.load(reads, images.BACKWARD)
         share.backward() if found is None else found.captured.backward()
         self.flat.collect()
+        return share.detach()
+
+    def _run_beside(
+        self, beside: BackwardWeights, reads: list[Read], step: int, n: int, microbatch: Any, loss: Loss
+    ) -> Tensor:
+        with self.dropout.at(step, n), beside.saving():
+            share = loss(self.model, microbatch)
+        beside.read(reads)
+        share.backward()
         return share.detach()
 
     def _run_recomputing(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
@@ -151,7 +186,7 @@ class Emulator:
         self.weights.load(self.method.recompute(step, n))
         with self.dropout.at(step, n), self.segments.recomputing() as model:
             again = loss(model, microbatch)
-        self.weights.load(self.method.backward(step, n))
+        self.weights.load(self.method.backward(step, n), images.BACKWARD)
         self.segments.backward(again)
         return share
 
@@ -181,7 +216,7 @@ class Emulator:
 
     def memory(self) -> dict[str, int]:
         """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
-        method's)."""
+        method's), `images` (twice the weights once some have been copied through them)."""
         return {
             "weights": sum(tensor.nbytes for tensor in self.flat.copies),
             "gradients": sum(tensor.nbytes for tensor in self.flat.sums),

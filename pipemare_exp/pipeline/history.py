@@ -126,12 +126,13 @@ class Ring:
 
     def __init__(self, data: Tensor) -> None:
         self.data = data
+        self._slots = data.unbind()  # views made once: a step asks for thousands
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self._slots)
 
     def slot(self, version: int) -> Tensor:
-        return self.data[version % len(self.data)]
+        return self._slots[version % len(self._slots)]
 
 
 def make_rings(weights: Sequence[Tensor], lengths: Sequence[int]) -> list[Ring | None]:
@@ -156,6 +157,7 @@ class History:
     def __init__(self, live: Sequence[Tensor], depths: Sequence[int | None]) -> None:
         self.live = [tensor.detach() for tensor in live]
         self.current = 0
+        self._spared: set[int] = set()
         self.rings = make_rings(self.live, [0 if depth is None else depth + 1 for depth in depths])
         for ring, flat in zip(self.rings, self.live, strict=True):
             if ring is not None:
@@ -164,12 +166,21 @@ class History:
     def version(self, stage: int, version: int) -> Tensor:
         """The weights of `stage` after `version` updates. Raises LookupError for one that is not kept."""
         ring = self.rings[stage]
-        kept = 1 if ring is None else len(ring)
+        kept = 1 if ring is None else len(ring) - (stage in self._spared)
         if not max(0, self.current - kept + 1) <= version <= self.current:
             raise LookupError(
                 f"stage {stage} at version {self.current} keeps {kept} versions; version {version} is not kept"
             )
         return self.live[stage] if ring is None else ring.slot(version)
+
+    def spare(self, stage: int) -> Tensor:
+        """Memory of the stage's size, free until `push` or `change`: where the next version will stand. The oldest
+        version is given up for it."""
+        ring = self.rings[stage]
+        if ring is None or len(ring) < 2:
+            raise LookupError(f"stage {stage} keeps no past version to give up")
+        self._spared.add(stage)
+        return ring.slot(self.current + 1)
 
     def change(self, stage: int) -> Tensor:
         """`live - current version`, written where the next version will stand. Call before `push`."""
@@ -181,6 +192,7 @@ class History:
     def push(self) -> None:
         """Take the live weights as the next version, over the oldest one of each ring."""
         self.current += 1
+        self._spared.clear()
         kept = [(ring.slot(self.current), live) for ring, live in zip(self.rings, self.live, strict=True) if ring]
         if kept:
             torch._foreach_copy_([slot for slot, _ in kept], [live for _, live in kept])
@@ -190,12 +202,15 @@ class History:
 
     def state_dict(self) -> dict:
         """Rings as they are; for a stage without one its live weights, which must be the current version now."""
+        if self._spared:
+            raise RuntimeError("in the middle of a step the oldest versions may have made room for estimates")
         kept = [live.clone() if ring is None else ring.data for ring, live in zip(self.rings, self.live, strict=True)]
         return {"current": self.current, "kept": kept}
 
     def load_state_dict(self, state: dict) -> None:
         """Restore the rings and make the live weights the current version."""
         self.current = state["current"]
+        self._spared.clear()
         for ring, live, kept in zip(self.rings, self.live, state["kept"], strict=True):
             if ring is None:
                 live.copy_(kept)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pipemare_exp.pipeline.history import History
 from pipemare_exp.pipeline.host_history import HostHistory
+from pipemare_exp.pipeline.images import Images
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.reads import Read
 
@@ -25,7 +26,9 @@ MakeOptimizer = Callable[[list[dict]], torch.optim.Optimizer]
 class StageWeights:
     """The flat weights `stages` (one Parameter per stage, with its `.grad`), the history that `depths` asks for, and
     the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm). `on_host`:
-    old versions lie in host memory."""
+    old versions lie in host memory.
+    old versions lie in host memory. `whole`: the buffer that all stages lie in one after another, where images of it
+    shall be used."""
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class StageWeights:
         clip: Clip,
         depths: Sequence[int | None],
         on_host: bool = False,
+        whole: Tensor | None = None,
     ) -> None:
         self.stages, self.method, self.clip = list(stages), method, clip
         self.gradients = [held(stage.grad) for stage in stages]
@@ -42,30 +46,65 @@ class StageWeights:
         self.history = HostHistory(self.stages, depths) if on_host else History(self.stages, depths)
         self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
         self.rates = [0.0] * len(self.stages)
+        self.images = None
+        if whole is not None:
+            self.images = Images(whole, [live.numel() for live in self.history.live], self._write)
         self._loaded = [Read(0)] * len(self.stages)
         self.refresh: Callable[[], None] | None = None
         """Called whenever the live weights have changed: the model may compute with something made from them."""
+        self._estimates: dict[int, Read] = {}
+        """What `beside` has made in this step, by stage: it stands in the history's spare slot."""
 
     @torch.no_grad()
-    def load(self, reads: Sequence[Read]) -> None:
-        """Bring the live weights to `reads`, copying only the stages that hold something else."""
+    def load(self, reads: Sequence[Read], image: int | None = None) -> None:
+        """Bring the live weights to `reads`, copying only the stages that hold something else, or through an image
+        (`images.FORWARD` or `BACKWARD`) where there are images."""
+        if self._loaded == reads:
+            return
+        changed = [stage for stage in self.owned if reads[stage] != self._loaded[stage]]
+        if image is None or self.images is None or not self.images.load(image, reads, len(changed)):
+            self._write(changed, reads, self.history.live)
+        self._loaded = list(reads)
+        if self.refresh is not None:
+            self.refresh()
+
+    def _write(self, stages: Sequence[int], reads: Sequence[Read], places: Sequence[Tensor]) -> None:
+        """Write the weights that reads[s] names into places[s], for each s of `stages`."""
         targets: list[Tensor] = []
         sources: list[Tensor] = []
-        for stage in self.owned:
-            wanted = reads[stage]
-            if wanted == self._loaded[stage]:
-                continue
-            live, source = self.history.live[stage], self._source(stage, wanted)
-            if wanted.buffer is None:
-                targets.append(live)
+        for stage in stages:
+            read = reads[stage]
+            source = self._source(stage, read)
+            if read.buffer is None:
+                targets.append(places[stage])
                 sources.append(source)
             else:
-                torch.add(source, held(self.method.buffers[wanted.buffer][stage]), alpha=wanted.coef, out=live)
+                delta = held(self.method.buffers[read.buffer][stage])
+                torch.add(source, delta, alpha=read.coef, out=places[stage])
         if targets:
             torch._foreach_copy_(targets, sources)
-        if self.refresh is not None and list(reads) != self._loaded:
-            self.refresh()
-        self._loaded = list(reads)
+
+    def holds(self, reads: Sequence[Read]) -> bool:
+        """Whether the live weights are what `reads` names."""
+        return self._loaded == reads
+
+    @torch.no_grad()
+    def beside(self, stage: int, read: Read) -> Tensor:
+        """The weights that `read` names, for reading only: wherever they stand, without touching the live ones.
+
+        An estimate is made once and kept until the update, in place of the oldest version: a forward of this step that
+        reads that version must have loaded it before.
+        """
+        if read == self._loaded[stage]:
+            return self.history.live[stage]
+        if read.buffer is None:
+            return self._source(stage, read)
+        place = self.history.spare(stage)
+        if self._estimates.get(stage) != read:
+            buffer = held(self.method.buffers[read.buffer][stage])
+            torch.add(self._source(stage, read), buffer, alpha=read.coef, out=place)
+            self._estimates[stage] = read
+        return place
 
     def _source(self, stage: int, read: Read) -> Tensor:
         if read.ring is None:
@@ -98,13 +137,14 @@ class StageWeights:
         changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
         self.method.updated(step, changes)
         self.history.push()
+        self._estimates.clear()
         self._loaded = [Read(self.history.current)] * len(self.stages)
         if self.refresh is not None:
             self.refresh()
 
     def memory(self) -> dict[str, int]:
-        """Bytes held beside the live weights: `history`, the method's `buffers` and `rings`, and `host`, what of the
-        history lies in host memory."""
+        """Bytes held beside the live weights: `history`, the method's `buffers` and `rings`, `images`, and `host`, what
+        of the history lies in host memory."""
         buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
         rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
         host = {"host": self.history.host_nbytes()} if isinstance(self.history, HostHistory) else {}
@@ -113,6 +153,7 @@ class StageWeights:
             "history": self.history.nbytes(),
             "buffers": sum(t.nbytes for t in buffers),
             "rings": sum(ring.data.nbytes for ring in rings),
+            "images": 0 if self.images is None else self.images.nbytes,
         }
 
     def state_dict(self) -> dict:
@@ -129,6 +170,9 @@ class StageWeights:
         self.history.load_state_dict(state["history"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
+        self._estimates.clear()
+        if self.images is not None:
+            self.images.forget()
         self._loaded = [Read(self.history.current)] * len(self.stages)
         if self.refresh is not None:
             self.refresh()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -20,6 +23,20 @@ def test_the_split_holds_every_image_once():
     assert arrays.x_train.dtype == np.uint8 and arrays.y_train.dtype == np.int64
     together = rows(np.concatenate([arrays.x_train, arrays.x_test]), np.concatenate([arrays.y_train, arrays.y_test]))
     assert together == rows(bundle.images.astype(np.uint8), bundle.target)
+
+
+def test_the_same_images_without_the_file(monkeypatch):
+    first = digits.load()
+    monkeypatch.setattr(digits, "FILE", digits.FILE.with_name("elsewhere.gz"))
+    second = digits.load()
+    for name in ("x_train", "y_train", "x_test", "y_test"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+        assert getattr(first, name).dtype == getattr(second, name).dtype
+
+
+def test_digits_do_not_import_scikit_learn():
+    script = "import sys; from pipemare_exp.data import digits; digits.load(); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_the_split_is_fixed_and_mixed():

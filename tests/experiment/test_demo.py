@@ -30,6 +30,7 @@ def test_cells_are_those_with_configuration_files(monkeypatch, tmp_path):
 
 def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_time(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(demo.DEMO_CELLS, "digits", ("async", "gpipe", "pipemare"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # two trainings side by side take one thread each all the same
     root = tmp_path / "runs"
     root.mkdir()
     broken = demo.cells(["digits"], 1, root, SHORT[1::2])[0]
@@ -44,6 +45,7 @@ def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_tim
     runs = [Run(path) for path in root.iterdir() if path != broken.run.path]
     results = {run.config["method"]["label"]: run.result for run in runs}
     assert set(results) == {"gpipe", "t1+t2+t3"}
+    assert {run.meta["threads"] for run in runs} == {1}
     for label, result in results.items():
         assert result["outcome"] == "finished" and result["step"] == 22
         (line,) = (line for line in first.splitlines() if line.startswith(f"{label} "))
@@ -68,6 +70,20 @@ def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_tim
     again = capsys.readouterr().out
     assert "2 of 2 runs are done already" in again and "t1+t2+t3" in again
     assert began == [(run.path / "result.json").stat().st_mtime_ns for run in runs]
+
+
+def test_long_trainings_begin_first(monkeypatch, tmp_path):
+    begun = []
+
+    def start(cell, root, extra):
+        begun.append(cell.method)
+        cell.process = type("Ended", (), {"poll": lambda self: 0, "returncode": 0})()
+
+    monkeypatch.setattr(demo, "_start", start)
+    lengths = {"a": 5, "b": 9, "c": 5, "d": 12}
+    cells = [demo.Cell("digits", method, 0, Run(tmp_path / method), steps) for method, steps in lengths.items()]
+    demo.train(cells, tmp_path, 1, lambda: None)
+    assert begun == ["d", "b", "a", "c"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -94,6 +94,16 @@ def test_a_study_over_two_tasks_composes_every_job_in_one_process(tmp_path, caps
     assert len(states(tmp_path)) == 6
 
 
+def test_side_by_side_trainings_take_one_thread_each(tmp_path, capsys, monkeypatch) -> None:
+    """Whatever the environment offers: two of more threads on the same cores are many times slower."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    code, text = sweep("end_to_end_digits", *TINY, "max_steps=1", "seeds=1", "jobs=2", runs=tmp_path, capsys=capsys)
+    assert code == 0, text
+    runs = find_runs(tmp_path)
+    assert len(runs) > 1 and {run.meta["threads"] for run in runs} == {1}
+    assert os.environ["OMP_NUM_THREADS"] == "4"
+
+
 def command(runs: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "pipemare_exp", "sweep", "end_to_end_digits", *TINY, *words, "--runs", str(runs)]
 

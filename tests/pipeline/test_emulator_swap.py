@@ -55,8 +55,9 @@ class Script(torch.optim.Optimizer):
         self.write()
 
 
-def probe(net, x, other, direction):
-    """Gradients (of the weights, and of x as "x") with forward at net's weights and backward at `other`."""
+def probe(net, x, other, direction, beside):
+    """Gradients (of the weights, and of x as "x") with forward at net's weights and backward at `other`, which is
+    copied into the weights or, with `beside`, handed to autograd."""
 
     def write():
         for name, p in net.named_parameters():
@@ -68,7 +69,7 @@ def probe(net, x, other, direction):
         optimizers.append(Script(groups, net, write))
         return optimizers[0]
 
-    fast = emulator(net, x.detach(), [0], Rule("pipemare", 1, 1), make, 1)  # P = N = 1: delay 1
+    fast = emulator(net, x.detach(), [0], Rule("pipemare", 1, 1), make, 1, beside=beside)  # P = N = 1: delay 1
     fast.step([x.detach()], lambda m, given: (m(given) * direction).sum(), 1.0)
     x.grad = None
     fast.step([x], lambda m, given: (m(given) * direction).sum(), 1.0)
@@ -102,8 +103,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: str(d).split(".")[1])
+@pytest.mark.parametrize("beside", [False, True], ids=["copied", "beside"])
 @pytest.mark.parametrize("name, layout", CASES)
-def test_swap_between_forward_and_backward(name, layout, dtype):
+def test_swap_between_forward_and_backward(name, layout, beside, dtype):
     make, shape = NETS[name]
     layout = torch.channels_last if layout == "channels_last" else torch.contiguous_format
     torch.manual_seed(0)
@@ -117,7 +119,7 @@ def test_swap_between_forward_and_backward(name, layout, dtype):
     right, old, new = (expected(net, *pair, x, direction) for pair in ((a, b), (a, a), (b, b)))
     for wrong in (old, new):
         assert (flat(wrong) - flat(right)).norm() > 0.2 * flat(right).norm()  # the case can tell them apart
-    got = probe(net, x.requires_grad_() if x.is_floating_point() else x, b, direction)
+    got = probe(net, x.requires_grad_() if x.is_floating_point() else x, b, direction, beside)
     for k, value in right.items():
         assert got[k].dtype == dtype
         if value.norm() < 1e-9 * flat(right).norm():  # a bias before a normalisation: exactly 0, computed as rounding

@@ -33,8 +33,8 @@ def test_every_pass_computes_with_its_weights_rounded_once(label):
     versions, deltas, seen = [[w.clone() for w in made.weights.history.live]], [], []
     load = made.weights.load
 
-    def checked(reads):
-        load(reads)
+    def checked(reads, image=None):
+        load(reads, image)
         seen.append(list(reads))
         for stage, read in enumerate(reads):
             exact = versions[read.version][stage].clone()

@@ -187,6 +187,7 @@ def test_methods_against_the_slow_reference(task_of, small, joint, tying, label)
     fast = Emulator(
         model, units, boundaries, methods.build(kind, **options),
         optimizers.optimizer("adamw", betas=(0.9, 0.98), eps=1e-5, weight_decay=0.01), 3,
+        beside=label in ("async", "t1+t2"),  # the same, copied and beside: tests/pipeline/test_emulator_beside.py
     )  # fmt: skip
     for step, minibatch in enumerate(plain):
         rate = 2e-3 * (1 + step % 2)
