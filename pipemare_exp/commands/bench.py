@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 HELP = "measure what emulation costs, and what real pipelines reach"
@@ -11,9 +13,11 @@ HELP = "measure what emulation costs, and what real pipelines reach"
 EXAMPLES = """examples:
   pipemare bench emulator
   pipemare bench emulator --model resnet20 --method t1+t2 --threads 1 --json
-  pipemare bench runtime                                  8 ranks that sleep, then real computation on 2
+  pipemare bench runtime                                  8 ranks that sleep, real computation on 2, memory on 4
   pipemare bench runtime --only sleep --stages 8 --seconds 0.05 --json
   pipemare bench runtime --only compute --model digits_resnet --rounds 3
+  pipemare bench runtime --only memory --out results/bench/runtime.json     record it, with how it was made
+  pipemare bench runtime --table results/bench/runtime.json                 what was recorded, as Markdown
 """
 
 
@@ -34,17 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     only = parser.add_argument_group("runtime only")
-    only.add_argument("--only", choices=["sleep", "compute"], help="one of its two measurements")
+    only.add_argument("--only", choices=["sleep", "compute", "memory"], help="one of its three measurements")
     only.add_argument("--stages", type=int, default=8, help="sleep: stages, each a process (default 8)")
     only.add_argument("--seconds", type=float, default=0.05, help="sleep: what every operation takes (default 0.05)")
     only.add_argument("--rounds", type=int, default=3, help="compute: times that all methods take turns (default 3)")
     only.add_argument("--steps", type=int, default=20, help="compute: steps of each measurement (default 20)")
+    only.add_argument("--ranks", type=int, default=4, help="memory: ranks of one stage each (default 4)")
+    only.add_argument("--out", type=Path, metavar="FILE", help="add the rows, command, commit and machine to FILE")
+    only.add_argument("--table", type=Path, metavar="FILE", help="measure nothing; print FILE's tables as Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
     from pipemare_exp.errors import UserError, suggest
 
-    for name in ("microbatches", "pairs", "threads", "rounds", "steps", "stages"):
+    for name in ("microbatches", "pairs", "threads", "rounds", "steps", "stages", "ranks"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if args.what == "runtime":
@@ -89,19 +96,34 @@ def _runtime(args: argparse.Namespace) -> int:
 
     if not 0.0 < args.seconds <= 1.0:
         raise UserError(f"--seconds {args.seconds}: above 0 and at most 1")
+    from pipemare_exp.bench import record, runtime_compute, runtime_memory
+
+    if args.table is not None:
+        try:
+            print(record.tables(json.loads(args.table.read_text())), end="")
+        except (OSError, ValueError) as error:
+            raise UserError(f"--table {args.table}: {error}; give a file that --out wrote") from error
+        return 0
     found: dict[str, list[dict[str, Any]]] = {}
-    if args.only != "compute":
+    if args.only in (None, "sleep"):
         found["sleep"] = runtime.latency(args.stages, [1, 4, 16], args.seconds)
-    if args.only != "sleep":
-        models = args.model or ["digits_resnet"]
+    if args.only in (None, "compute"):
         found["compute"] = [
-            row for model in models for row in runtime.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
+            row
+            for model in args.model or ["digits_resnet"]
+            for row in runtime_compute.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
         ]
+    if args.only in (None, "memory"):
+        found["memory"] = [
+            row for model in args.model or ["resnet18"] for row in runtime_memory.memory(model, args.ranks, [1, 4])
+        ]
+    if args.out is not None:
+        record.add(args.out, found, sys.argv[1:])
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
     for what, rows in found.items():
-        _show_runtime(what, rows, args)
+        (_show_memory if what == "memory" else _show_runtime)(what, rows, args)
     return 0
 
 
@@ -130,4 +152,20 @@ def _show_runtime(what: str, rows: list[dict[str, Any]], args: argparse.Namespac
         if what == "compute":
             cells += [f"{row['over_gpipe_min']:.3f}-{row['over_gpipe_max']:.3f}", row["model"], str(row["batch"])]
         table.add_row(*cells)
+    Console().print(table)
+
+
+def _show_memory(what: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{args.ranks} ranks of one stage, MB; (model)")
+    for column in ("N", "method", "rank", "weights", "past versions and copies", "T2's delta", "process over GPipe's"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["microbatches"]), row["method"], str(row["rank"]), f"{row['weights'] / 1e6:.2f}",
+            f"{row['history'] / 1e6:.2f} ({row['history_model'] / 1e6:.2f})",
+            f"{row['delta'] / 1e6:.2f} ({row['delta_model'] / 1e6:.2f})", f"{row['resident_over_gpipe'] / 1e6:.1f}",
+        )  # fmt: skip
     Console().print(table)
