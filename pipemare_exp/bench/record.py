@@ -37,11 +37,12 @@ def tables(recorded: dict[str, Any]) -> str:
     """Markdown tables, modelled beside measured, of what `pipemare bench runtime --out FILE` wrote."""
     made = {"sleep": _sleep, "compute": _compute, "memory": _memory}
     parts = []
-    for name in (name for name in made if name in recorded):
+    order = list(made)
+    for name in sorted(recorded, key=lambda name: (order.index(name.split()[0]), name)):
         part = recorded[name]
         commit = (part["commit"] or "unknown")[:7]
         machine = f"{part['machine']['cpu']}, {part['machine']['cores']} cores, torch {part['versions']['torch']}"
-        parts.append(f"`{part['command']}` (commit {commit}; {machine}):\n\n{made[name](part['rows'])}")
+        parts.append(f"`{part['command']}` (commit {commit}; {machine}):\n\n{made[name.split()[0]](part['rows'])}")
     return "\n\n".join(parts) + "\n"
 
 

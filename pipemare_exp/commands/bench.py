@@ -108,11 +108,9 @@ def _runtime(args: argparse.Namespace) -> int:
     if args.only in (None, "sleep"):
         found["sleep"] = runtime.latency(args.stages, [1, 4, 16], args.seconds)
     if args.only in (None, "compute"):
-        found["compute"] = [
-            row
-            for model in args.model or ["digits_resnet"]
-            for row in runtime_compute.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
-        ]
+        for model in args.model or ["digits_resnet"]:
+            rows = runtime_compute.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
+            found[f"compute {model}"] = rows
     if args.only in (None, "memory"):
         found["memory"] = [
             row for model in args.model or ["resnet18"] for row in runtime_memory.memory(model, args.ranks, [1, 4])
@@ -137,21 +135,20 @@ def _show_runtime(what: str, rows: list[dict[str, Any]], args: argparse.Namespac
     title = (
         f"{args.stages} ranks, every operation {1000 * args.seconds:g} ms"
         if what == "sleep"
-        else f"2 ranks of one thread, {args.rounds} rounds of {args.steps} steps; stages cut to take equally long"
+        else f"{rows[0]['model']}, batch {rows[0]['batch']}, 2 ranks of one thread, {args.rounds} rounds of "
+        f"{args.steps} steps"
     )
     table = Table(title=title)
-    columns = ("N", "method", "steps/s", "utilization", "by the model", "over our GPipe")
-    for column in columns if what == "sleep" else (*columns, "min-max", "model", "batch"):
-        table.add_column(column, justify="right")
+    for column in ("N", "method", "steps/s", "busy", "(model)", "over our GPipe", "(model)"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         over = number(row.get("over_gpipe"))
-        if "over_gpipe_model" in row:
-            over += f" (model {row['over_gpipe_model']:.3f})"
-        cells = [str(row["microbatches"]), row["method"], number(row["steps_per_second"]), number(row["utilization"]),
-                 number(row["utilization_model"]), over]  # fmt: skip
-        if what == "compute":
-            cells += [f"{row['over_gpipe_min']:.3f}-{row['over_gpipe_max']:.3f}", row["model"], str(row["batch"])]
-        table.add_row(*cells)
+        if "over_gpipe_min" in row:
+            over += f" ({row['over_gpipe_min']:.2f}-{row['over_gpipe_max']:.2f})"
+        table.add_row(
+            str(row["microbatches"]), row["method"], number(row["steps_per_second"]), number(row["utilization"]),
+            number(row["utilization_model"]), over, number(row.get("over_gpipe_model")),
+        )  # fmt: skip
     Console().print(table)
 
 
