@@ -8,6 +8,7 @@ The spec is a list of measurements, each done by all ranks together; rank 0 writ
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -22,11 +23,13 @@ from torch.nn import functional as F
 
 from pipemare_exp import methods, models, optimizers
 from pipemare_exp.pipeline.columns import columns_of, ranks_of
+from pipemare_exp.pipeline.feed import Feed
+from pipemare_exp.pipeline.processes import keep_freed_memory, let_compute_first, watch_for_parent
 from pipemare_exp.pipeline.recompute import piece_starts, run_pieces
-from pipemare_exp.pipeline.runtime import Feed, Runtime
+from pipemare_exp.pipeline.runtime import Runtime
 from pipemare_exp.pipeline.stages import Piece, pieces, weight_units
 from pipemare_exp.pipeline.timeline import aligned, utilization, windows
-from pipemare_exp.pipeline.transport import Transport, watch_for_parent
+from pipemare_exp.pipeline.transport import Transport
 from pipemare_exp.pipeline.versions import history_depth, slot_delays
 
 TIMEOUT = 120.0
@@ -104,27 +107,48 @@ class Work:
 def ours(spec: dict[str, Any]) -> dict[str, Any]:
     """Our runtime: steps a second and utilization between the fill and the drain."""
     work, ranks = Work(spec), dist.get_world_size()
-    name, flush = ("gpipe", spec["method"]) if spec["method"] in ("gpipe", "1f1b") else (spec["method"], "gpipe")
+    label = spec["method"]
+    name, flush = ("gpipe", label) if label in ("gpipe", "1f1b") else (label.removesuffix("-t2"), "gpipe")
+    options = {"decay": 0.5} if label.endswith("-t2") else {}
+
+    def method() -> methods.Method:
+        return methods.build(name, **options)
+
     count, steps = spec["microbatches"], spec["steps"]
     stages = ranks_of(len(work.boundaries), ranks)
     depth = 0 if name == "gpipe" else history_depth(max(slot_delays(len(work.boundaries))), count)
-    columns = columns_of(methods.build(name), len(work.boundaries), count, steps + 2 * depth + 2, "duplex", flush=flush)
+    columns = columns_of(method(), len(work.boundaries), count, steps + 2 * depth + 2, "duplex", flush=flush)
     runtime = Runtime(
-        work.model, work.units, work.boundaries, lambda: methods.build(name), optimizers.optimizer("sgd", momentum=0.9),
+        work.model, work.units, work.boundaries, method, optimizers.optimizer("sgd", momentum=0.9),
         columns, stages, Transport(stages, TIMEOUT, torch.device("cpu")), Feed(work.minibatches, count), work.loss,
         lambda step: 0.001,
     )  # fmt: skip
     while runtime.advance():
         pass
+    own = {"timeline": runtime.timeline.export(), "memory": runtime.memory(), "resident": resident()}
     runtime.transport.close()
     exports: list[Any] = [None] * ranks
-    dist.all_gather_object(exports, runtime.timeline.export())
-    by_rank = aligned(exports)
+    dist.all_gather_object(exports, own)
+    by_rank = aligned([export["timeline"] for export in exports])
     within = windows(by_rank, depth + 1, depth + 1 + steps)
     shares = utilization(by_rank, within)
     begin, end = within[0]
-    return {"steps_per_second": steps / (end - begin), "utilization": sum(shares.values()) / ranks,
-            "utilization_min": min(shares.values())}  # fmt: skip
+    return {
+        "steps_per_second": steps / (end - begin),
+        "utilization": sum(shares.values()) / ranks,
+        "utilization_min": min(shares.values()),
+        "busy_seconds": [share * (within[rank][1] - within[rank][0]) / steps for rank, share in shares.items()],
+        "memory": [export["memory"] for export in exports],
+        "resident": [export["resident"] for export in exports],
+    }
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory (Linux; 0 elsewhere)."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def torchs(spec: dict[str, Any]) -> dict[str, Any]:
@@ -174,10 +198,12 @@ def main() -> None:
     rank, ranks, store, spec, out = sys.argv[1:]
     torch.set_num_threads(1)
     watch_for_parent()
+    keep_freed_memory()
     dist.init_process_group(
         "gloo", store=dist.FileStore(store, int(ranks)), rank=int(rank), world_size=int(ranks),
         timeout=timedelta(seconds=TIMEOUT),
     )  # fmt: skip
+    let_compute_first()  # for torch's schedules too
     found = []
     for measurement in json.loads(Path(spec).read_text()):
         measure = torchs if measurement["method"].startswith("torch-") else ours

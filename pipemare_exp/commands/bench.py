@@ -15,9 +15,11 @@ EXAMPLES = """examples:
   pipemare bench emulator
   pipemare bench emulator --model resnet20 --method t1+t2 --threads 1 --out bench.json
   pipemare bench emulator --scaling                       its cost by stages, microbatches and size of the model
-  pipemare bench runtime                                  8 ranks that sleep, then real computation on 2
+  pipemare bench runtime                                  8 ranks that sleep, real computation on 2, memory on 4
   pipemare bench runtime --only sleep --stages 8 --seconds 0.05 --json
   pipemare bench runtime --only compute --model digits_resnet --rounds 3
+  pipemare bench runtime --only memory --out results/bench/runtime.json     record it, with how it was made
+  pipemare bench runtime --table results/bench/runtime.json                 what was recorded, as Markdown
 """
 
 
@@ -39,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE",
+        help="record rows, command, commit and machine in FILE (runtime: beside the rows that it has)",
+    )
     ours = parser.add_argument_group("emulator only")
     ours.add_argument("--scaling", action="store_true", help="vary stages, microbatches and width of a ResNet-50")
     ours.add_argument("--no-memory", action="store_true", help="leave out the peaks of memory (two steps each)")
@@ -46,19 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clock", choices=["wall", "cpu"], default="wall",
         help="cpu: the process's own time, for a busy machine; needs --threads 1",
     )
-    ours.add_argument("--out", metavar="FILE", help="write what --json prints into a file, beside the table")
     only = parser.add_argument_group("runtime only")
-    only.add_argument("--only", choices=["sleep", "compute"], help="one of its two measurements")
+    only.add_argument("--only", choices=["sleep", "compute", "memory"], help="one of its three measurements")
     only.add_argument("--stages", type=int, default=8, help="sleep: stages, each a process (default 8)")
     only.add_argument("--seconds", type=float, default=0.05, help="sleep: what every operation takes (default 0.05)")
     only.add_argument("--rounds", type=int, default=3, help="compute: times that all methods take turns (default 3)")
     only.add_argument("--steps", type=int, default=20, help="compute: steps of each measurement (default 20)")
+    only.add_argument("--ranks", type=int, default=4, help="memory: ranks of one stage each (default 4)")
+    only.add_argument("--table", type=Path, metavar="FILE", help="measure nothing; print FILE's tables as Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
     from pipemare_exp.errors import UserError
 
-    for name in ("microbatches", "pairs", "threads", "rounds", "steps", "stages"):
+    for name in ("microbatches", "pairs", "threads", "rounds", "steps", "stages", "ranks"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if args.what == "runtime":
@@ -99,7 +106,7 @@ def _emulator(args: argparse.Namespace) -> int:
     }
     if args.out:
         try:
-            Path(args.out).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            args.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"--out {args.out}: cannot write it: {error.strerror}") from error
     if args.json:
@@ -140,19 +147,32 @@ def _runtime(args: argparse.Namespace) -> int:
 
     if not 0.0 < args.seconds <= 1.0:
         raise UserError(f"--seconds {args.seconds}: above 0 and at most 1")
+    from pipemare_exp.bench import record, runtime_compute, runtime_memory
+
+    if args.table is not None:
+        try:
+            print(record.tables(json.loads(args.table.read_text())), end="")
+        except (OSError, ValueError) as error:
+            raise UserError(f"--table {args.table}: {error}; give a file that --out wrote") from error
+        return 0
     found: dict[str, list[dict[str, Any]]] = {}
-    if args.only != "compute":
+    if args.only in (None, "sleep"):
         found["sleep"] = runtime.latency(args.stages, [1, 4, 16], args.seconds)
-    if args.only != "sleep":
-        models = args.model or ["digits_resnet"]
-        found["compute"] = [
-            row for model in models for row in runtime.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
+    if args.only in (None, "compute"):
+        for model in args.model or ["digits_resnet"]:
+            rows = runtime_compute.compute(model, args.batch or 64, [1, 2], args.rounds, args.steps)
+            found[f"compute {model}"] = rows
+    if args.only in (None, "memory"):
+        found["memory"] = [
+            row for model in args.model or ["resnet18"] for row in runtime_memory.memory(model, args.ranks, [1, 4])
         ]
+    if args.out is not None:
+        record.add(args.out, found, sys.argv[1:])
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
     for what, rows in found.items():
-        _show_runtime(what, rows, args)
+        (_show_memory if what == "memory" else _show_runtime)(what, rows, args)
     return 0
 
 
@@ -166,19 +186,34 @@ def _show_runtime(what: str, rows: list[dict[str, Any]], args: argparse.Namespac
     title = (
         f"{args.stages} ranks, every operation {1000 * args.seconds:g} ms"
         if what == "sleep"
-        else f"2 ranks of one thread, {args.rounds} rounds of {args.steps} steps; stages cut to take equally long"
+        else f"{rows[0]['model']}, batch {rows[0]['batch']}, 2 ranks of one thread, {args.rounds} rounds of "
+        f"{args.steps} steps"
     )
     table = Table(title=title)
-    columns = ("N", "method", "steps/s", "utilization", "by the model", "over our GPipe")
-    for column in columns if what == "sleep" else (*columns, "min-max", "model", "batch"):
-        table.add_column(column, justify="right")
+    for column in ("N", "method", "steps/s", "busy", "(model)", "over our GPipe", "(model)"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         over = number(row.get("over_gpipe"))
-        if "over_gpipe_model" in row:
-            over += f" (model {row['over_gpipe_model']:.3f})"
-        cells = [str(row["microbatches"]), row["method"], number(row["steps_per_second"]), number(row["utilization"]),
-                 number(row["utilization_model"]), over]  # fmt: skip
-        if what == "compute":
-            cells += [f"{row['over_gpipe_min']:.3f}-{row['over_gpipe_max']:.3f}", row["model"], str(row["batch"])]
-        table.add_row(*cells)
+        if "over_gpipe_min" in row:
+            over += f" ({row['over_gpipe_min']:.2f}-{row['over_gpipe_max']:.2f})"
+        table.add_row(
+            str(row["microbatches"]), row["method"], number(row["steps_per_second"]), number(row["utilization"]),
+            number(row["utilization_model"]), over, number(row.get("over_gpipe_model")),
+        )  # fmt: skip
+    Console().print(table)
+
+
+def _show_memory(what: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{args.ranks} ranks of one stage, MB; (model)")
+    for column in ("N", "method", "rank", "weights", "past versions and copies", "T2's delta", "process over GPipe's"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["microbatches"]), row["method"], str(row["rank"]), f"{row['weights'] / 1e6:.2f}",
+            f"{row['history'] / 1e6:.2f} ({row['history_model'] / 1e6:.2f})",
+            f"{row['delta'] / 1e6:.2f} ({row['delta_model'] / 1e6:.2f})", f"{row['resident_over_gpipe'] / 1e6:.1f}",
+        )  # fmt: skip
     Console().print(table)

@@ -26,10 +26,13 @@ from pipemare_exp.experiment.checkpoint import read, write
 from pipemare_exp.experiment.loop import Loop, evaluation_due
 from pipemare_exp.experiment.run_directory import sync_folder
 from pipemare_exp.pipeline.columns import columns_of, ranks_of
-from pipemare_exp.pipeline.runtime import Feed, Runtime, Wishes, cut
+from pipemare_exp.pipeline.cutting import cut
+from pipemare_exp.pipeline.feed import Feed, Wishes
+from pipemare_exp.pipeline.inbox import RankFailure, Stopped
+from pipemare_exp.pipeline.runtime import Runtime
 from pipemare_exp.pipeline.runtime_stage import buffers_of
 from pipemare_exp.pipeline.stages import group
-from pipemare_exp.pipeline.transport import RankFailure, Stopped, Transport
+from pipemare_exp.pipeline.transport import Transport
 
 TIMEOUT = 50.0
 
@@ -185,13 +188,13 @@ class Pipeline:
             with self._named():
                 self._fill()
             self.runtime.transport.where = f"the evaluation after step {self.version}"
-        began = time.monotonic()
+        began = self.runtime.timeline.mark() if self.runtime is not None else None
         self.replica.eval()
         with torch.no_grad():
             yield self.replica
         self.replica.train()
         if self.runtime is not None:
-            self.runtime.timeline.add("E", 0, self.version, began, time.monotonic())
+            self.runtime.timeline.add("E", 0, self.version, began, self.runtime.timeline.mark())
 
     @property
     def parts(self) -> list[str]:

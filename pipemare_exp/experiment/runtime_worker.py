@@ -21,10 +21,13 @@ from pipemare_exp.experiment.assemble import Prepared
 from pipemare_exp.experiment.runtime_engine import Pipeline, RuntimeLoop
 from pipemare_exp.experiment.runtime_report import report_of, write_reports
 from pipemare_exp.experiment.schema import Config
-from pipemare_exp.pipeline import transport as kinds
+from pipemare_exp.pipeline import messages as kinds
 from pipemare_exp.pipeline.columns import columns_of, ranks_of
-from pipemare_exp.pipeline.runtime import Runtime, cut
-from pipemare_exp.pipeline.transport import RankFailure, Stopped, Watch, text_message, text_of, watch_for_parent
+from pipemare_exp.pipeline.cutting import cut
+from pipemare_exp.pipeline.inbox import RankFailure, Stopped
+from pipemare_exp.pipeline.messages import text_message, text_of
+from pipemare_exp.pipeline.processes import Watch, keep_freed_memory, watch_for_parent
+from pipemare_exp.pipeline.runtime import Runtime
 
 FAILURES = "PIPEMARE_FAILURES"
 """The environment's name of the folder in which ranks leave word for `pipemare train`, which started them."""
@@ -36,6 +39,7 @@ MEETING = timedelta(minutes=5)
 def work(cfg: Config, overrides: Sequence[str], runs: str | None, out: TextIO) -> tuple[int, train.Result | None]:
     """This process's part of the run: (exit code, on rank 0 the result)."""
     watch_for_parent()
+    keep_freed_memory()
     ranks = int(os.environ["WORLD_SIZE"])
     if cfg.engine.ranks not in (None, ranks):
         raise UserError(f"engine.ranks={cfg.engine.ranks}, but torchrun started {ranks} processes; leave one out")

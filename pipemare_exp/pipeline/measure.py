@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from pipemare_exp.pipeline.boundary import leaves
 from pipemare_exp.pipeline.recompute import frozen_statistics
-from pipemare_exp.pipeline.runtime_stage import leaves
 from pipemare_exp.pipeline.stages import Piece, State, choose_boundaries
 
 
@@ -26,9 +26,10 @@ def piece_seconds(model: nn.Module, cut: Sequence[Piece], inputs: State, repeats
     with frozen_statistics(model.modules()):
         for _ in range(repeats + 1):  # the first pass allocates
             state, steps = inputs, []
-            for piece in cut:
+            for index, piece in enumerate(cut):
                 begun = time.perf_counter()
-                entered = leaves(state, [tensor.is_floating_point() for tensor in state])
+                # The model's own inputs want no gradient, and none is computed where the first stage trains.
+                entered = leaves(state, [index > 0 and tensor.is_floating_point() for tensor in state])
                 state = piece.run(entered)
                 _wait(state)
                 steps.append((entered, state, time.perf_counter() - begun))

@@ -22,9 +22,20 @@ DTYPES = (
 )  # fmt: skip
 
 
+# Kinds of messages. The first three carry a microbatch's activations or gradients from stage to stage.
+FORWARD, RECOMPUTE, BACKWARD = 1, 2, 3
+LOSS, SNAPSHOT, SAVED, REPORT = 4, 5, 6, 7  # to rank 0
+FAIL, PING, PONG, END, STOP = 8, 9, 10, 11, 12  # about the ranks themselves
+HEADER = 13  # the header of a message whose block comes by NCCL
+LONGER = -1  # in the place of a header's length: the next message is longer than any before
+
+NAMES = {FORWARD: "activations", RECOMPUTE: "recomputed activations", BACKWARD: "gradients", LOSS: "the loss",
+         SNAPSHOT: "weights", SAVED: "a saved checkpoint", REPORT: "a report"}  # fmt: skip
+
+
 @dataclass
 class Message:
-    """`kind` says what it is, `stage` and `index` whose (see transport.py).
+    """`kind` says what it is, `stage` and `index` whose (above).
 
     `tensors`: None stands for one that is absent, such as the gradient of a mask; the whole tuple is None for an empty
     microbatch. `notes` are two integers that travel along.
@@ -178,3 +189,14 @@ def _view(
     for size in shape:
         count *= size
     return block[offset : offset + count * dtype.itemsize].view(dtype).as_strided(shape, strides)
+
+
+def text_message(kind: int, text: str, index: int = 0, stage: int = 0) -> Message:
+    data = text.encode()
+    return Message(kind, stage, index, (torch.frombuffer(bytearray(data), dtype=torch.uint8),) if data else ())
+
+
+def text_of(message: Message) -> str:
+    assert message.tensors is not None
+    block = message.tensors[0] if message.tensors else None
+    return "" if block is None else bytes(block.tolist()).decode()

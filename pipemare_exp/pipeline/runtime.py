@@ -9,106 +9,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline import transport as kinds
+from pipemare_exp.pipeline import messages as kinds
 from pipemare_exp.pipeline.actions import Action, Op
+from pipemare_exp.pipeline.boundary import Sent, leaves, restored
 from pipemare_exp.pipeline.columns import Columns, gives_to, takes_from
+from pipemare_exp.pipeline.cutting import check_clip, cut
 from pipemare_exp.pipeline.dropout import KeyedDropout
+from pipemare_exp.pipeline.feed import Feed, Wishes
 from pipemare_exp.pipeline.messages import Message
 from pipemare_exp.pipeline.method import Method
-from pipemare_exp.pipeline.recompute import piece_starts
-from pipemare_exp.pipeline.runtime_stage import Loss, Sent, Stage, leaves, restored
+from pipemare_exp.pipeline.runtime_stage import Loss, Stage
+from pipemare_exp.pipeline.stage_checkpoint import copied
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer
-from pipemare_exp.pipeline.stages import Piece, Unit, group, pieces
-from pipemare_exp.pipeline.timeline import Timeline
+from pipemare_exp.pipeline.stages import Unit, group
+from pipemare_exp.pipeline.timeline import DeviceClock, Timeline
 from pipemare_exp.pipeline.transport import Transport
 
 KIND = {Op.FORWARD: kinds.FORWARD, Op.RECOMPUTE: kinds.RECOMPUTE, Op.BACKWARD: kinds.BACKWARD}
-
-
-class Feed:
-    """Microbatches by their global index g, from a source of minibatches; the last few steps are remembered."""
-
-    def __init__(self, minibatches: Callable[[int], Iterator[Sequence[Any]]], microbatches: int) -> None:
-        self._minibatches, self._microbatches = minibatches, microbatches
-        self.start(0)
-
-    def start(self, step: int) -> None:
-        """Begin at `step`: those before are not asked for."""
-        self._source: Iterator[Sequence[Any]] | None = None
-        self._next = step
-        self._held: dict[int, Sequence[Any]] = {}
-
-    def __call__(self, g: int) -> Any:
-        step, n = divmod(g, self._microbatches)
-        if self._source is None:
-            self._source = self._minibatches(self._next)
-        while self._next <= step:
-            self._held[self._next] = next(self._source)
-            self._next += 1
-        return self._held[step][n]
-
-    def forget(self, step: int) -> None:
-        """Steps before `step` are not asked for again."""
-        for old in [held for held in self._held if held < step]:
-            del self._held[old]
-
-
-@dataclass
-class Wishes:
-    """What the training around the runtime wants of it. All ranks have the same `observed`.
-
-    observed    whether weights and statistics after t steps are wanted at rank 0
-    checkpoint  rank 0, asked once when step t - 1 begins: (whether to save at version t, whether to end there)
-    save        a rank's state at version t, by stage: write it down
-    """
-
-    observed: Callable[[int], bool] = field(default=lambda version: False)
-    checkpoint: Callable[[int], tuple[bool, bool]] = field(default=lambda version: (False, False))
-    save: Callable[[int, dict[int, dict[str, Any]]], None] | None = None
-
-
-def cut(model: nn.Module, units: Sequence[Unit], boundaries: Sequence[int]) -> list[list[Piece]]:
-    """The pieces of each stage.
-
-    Raises UserError for more stages than pieces, for a stage that would begin inside a piece, and for a weight that
-    several stages would use.
-    """
-    parts = pieces(model)
-    starts = piece_starts(model, units, parts)
-    if len(boundaries) > len(parts):
-        raise UserError(
-            f"pipeline.stages={len(boundaries)}, but {type(model).__name__} can be cut into {len(parts)} pieces only, "
-            f"and engine=runtime gives every stage at least one: take at most {len(parts)} stages"
-        )
-    inside = [unit for unit in boundaries if unit not in starts]
-    if inside:
-        raise UserError(
-            f"pipeline.boundaries: a stage would begin at weight unit {inside[0]} ({units[inside[0]].name}), inside a "
-            f"piece that cannot be cut; the {len(parts)} pieces begin at units {starts}. Choose among those, or leave "
-            "pipeline.boundaries out and set pipeline.stages and pipeline.cut=pieces"
-        )
-    edges = [starts.index(unit) for unit in boundaries] + [len(parts)]
-    stages = [parts[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    owner = {name: s for s, stage in enumerate(group(units, boundaries)) for unit in stage for name in unit.parameters}
-    for s, stage in enumerate(stages):
-        for piece in stage:
-            for parameter in (p for module in piece.modules for p in module.parameters()):
-                name = names[id(parameter)]
-                if owner.get(name, s) != s:
-                    raise UserError(
-                        f"{name} is tied: stages {owner[name]} and {s} both use it, and with engine=runtime every "
-                        "stage has weights of its own, updated at moments of its own; untie it (model.tying=none), "
-                        "take a cut that keeps its uses in one stage, or take engine=emulator"
-                    )
-    return stages
 
 
 class Runtime:
@@ -155,7 +77,9 @@ class Runtime:
             )
             for s in ranks[self.rank]
         }  # fmt: skip
-        self.timeline = Timeline(self.rank)
+        on_cuda = device.type == "cuda"
+        clock = DeviceClock(lambda: torch.cuda.Event(enable_timing=True)) if on_cuda else None
+        self.timeline = Timeline(self.rank, clock)
         self.stop_at: int | None = None
         self.busy: tuple[str, float] | None = None
         """The running action and since when, for a watch; None while waiting."""
@@ -164,12 +88,11 @@ class Runtime:
         self._states: dict[int, dict[int, dict[str, Any]]] = {}
         self._actions: Iterator[tuple[int, Action]] | None = None
         self._after = 0
-        self._cuda = device.type == "cuda"
 
     def save_last(self) -> None:
         """Gather the state after the last step, when nothing is in flight. Every rank calls this before it begins."""
         for stage in self.stages.values():
-            stage.save_at(self.columns.steps)
+            stage.gathering.begin(self.columns.steps)
         self._planned.add(self.columns.steps)
 
     @property
@@ -202,8 +125,8 @@ class Runtime:
         if action.op is Op.RECOMPUTE and (stage.index, action.index) in self._empty:
             return
         message = self._input(stage, action)
-        began = time.monotonic()
-        self.busy = (where, began)
+        self.busy = (where, time.monotonic())
+        began = self.timeline.mark()
         run = {
             Op.FORWARD: self._forward,
             Op.RECOMPUTE: self._recompute,
@@ -211,10 +134,9 @@ class Runtime:
             Op.UPDATE: self._update,
         }[action.op]
         run(stage, action.index, message)
-        if self._cuda:
-            torch.cuda.synchronize()  # so that the times are the device's
+        ended = self.timeline.mark()
         self.busy = None
-        self.timeline.add(str(action.op), stage.index, action.index, began, time.monotonic())
+        self.timeline.add(str(action.op), stage.index, action.index, began, ended)
 
     def _input(self, stage: Stage, action: Action) -> Message | None:
         needs = takes_from(stage.index, action, self.count, self.columns.segment)
@@ -241,7 +163,7 @@ class Runtime:
             save, stop = self.wishes.checkpoint(step + 1)
             notes = (step + 1 if save or stop else 0, int(stop))
         if notes[0]:
-            stage.save_at(notes[0])
+            stage.gathering.begin(notes[0])
             self._planned.add(notes[0])
             self.stop_at = notes[0] if notes[1] else self.stop_at
         empty = microbatch is None if message is None else message.tensors is None
@@ -280,7 +202,7 @@ class Runtime:
             statistics = stage.statistics.pop(version)
             tensors = tuple(tensor.cpu() for tensor in (stage.flat_weights, *statistics))
             self._dispatch(0, Message(kinds.SNAPSHOT, stage.index, version, tensors))
-        if version in stage.savings:
+        if version in stage.gathering:
             self._save(stage, version)
 
     def _reported(self, version: int) -> bool:
@@ -325,26 +247,6 @@ class Runtime:
         """Bytes on this rank, summed over its stages (see Stage.memory)."""
         parts = [stage.memory() for stage in self.stages.values()]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
-
-
-def check_clip(clip: Clip, stages: int) -> None:
-    """UserError for what no pipeline of several stages can have."""
-    if clip is not None and clip[0] == "global" and stages > 1:
-        raise UserError(
-            "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
-            "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"
-        )
-
-
-def copied(tree: Any) -> Any:
-    """A copy of nested dicts and lists whose tensors are copies too, on the CPU."""
-    if isinstance(tree, Tensor):
-        return tree.detach().to("cpu", copy=True)
-    if isinstance(tree, dict):
-        return {key: copied(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [copied(value) for value in tree]
-    return tree
 
 
 def _only(message: Message) -> list[Tensor]:

@@ -8,47 +8,24 @@ stash, T2's estimate) past or current versions are kept beside the live ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pipemare_exp.pipeline.boundary import Graph, Sent, leaves, sent_of
 from pipemare_exp.pipeline.dropout import KeyedDropout
 from pipemare_exp.pipeline.history import FlatWeights
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.reads import Read
 from pipemare_exp.pipeline.recompute import StandIn, frozen_statistics, run_pieces
+from pipemare_exp.pipeline.stage_checkpoint import Gathering, restore, state_of
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.stages import Piece, State, Unit
 
 Loss = Callable[[nn.Module, Any], Tensor]
-Sent = tuple[State | None, tuple[bool, ...]]
-"""The tensors that go to the next stage (None for an empty microbatch), and which of them want a gradient."""
-
-
 class _EndOfStage(BaseException):
     """Leaves the loss function where the first stage ends; not an error, so nothing may catch it as one."""
-
-
-@dataclass
-class Graph:
-    """A microbatch between the pass that made its graph and its backward."""
-
-    inputs: State | None
-    outputs: State
-    read: Read
-    recomputed: bool = False
-
-
-@dataclass
-class Saving:
-    """What is gathered for a checkpoint at version `version`, ahead of it: copies of the weights that the graphs then
-    in flight were made with, and the outputs that will be under way to the next stage."""
-
-    version: int
-    weights: dict[Read, Tensor] = field(default_factory=dict)
-    under_way: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Stage:
@@ -97,8 +74,8 @@ class Stage:
         self.statistics: dict[int, list[Tensor]] = {}
         """By version t: the buffers after the forward of the last microbatch before it."""
         self.losses: dict[int, Tensor] = {}
-        self.savings: dict[int, Saving] = {}
-        """By version: the checkpoints that are being gathered."""
+        self.gathering = Gathering(index, stages, microbatches)
+        """The checkpoints that are to come."""
 
     @property
     def version(self) -> int:
@@ -127,14 +104,14 @@ class Stage:
             else:
                 outputs = self._run(state, microbatch)
                 self.graphs[g] = Graph(state, outputs, read)
-                self._copy_weights(g, read)
+                self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
         self._count_held()
         if self.last:
             self.losses[step] = self.losses.get(step, torch.zeros_like(outputs[0])) + outputs[0].detach()
         if snapshot:
             self.keep_statistics(step + 1)
-        sent = _sent(outputs)
-        self._note_under_way("forward", g, self.method.forward(step, n), sent)
+        sent = sent_of(outputs)
+        self.gathering.note_under_way("forward", g, self.method.forward(step, n), sent)
         return sent
 
     def pass_empty(self, g: int, snapshot: bool) -> None:
@@ -142,7 +119,7 @@ class Stage:
         step, n = divmod(g, self.microbatches)
         if snapshot:
             self.keep_statistics(step + 1)
-        self._note_under_way("forward", g, self.method.forward(step, n), (None, ()))
+        self.gathering.note_under_way("forward", g, self.method.forward(step, n), (None, ()))
 
     def keep_statistics(self, version: int) -> None:
         self.statistics[version] = [buffer.clone() for buffer in self.buffers]
@@ -154,18 +131,19 @@ class Stage:
         self._load(read)
         if state is None and not self.first:
             state = leaves(self.kept.pop(g), None)
-        outputs = self._again(g, state, microbatch)
+        outputs = self.again(g, state, microbatch)
         self.graphs[g] = Graph(state, outputs, read, recomputed=True)
         self._count_held()
-        self._copy_weights(g, read)
-        sent = _sent(outputs)
-        self._note_under_way("recompute", g, self.method.recompute(step, n), sent)
+        self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
+        sent = sent_of(outputs)
+        self.gathering.note_under_way("recompute", g, self.method.recompute(step, n), sent)
         return sent
 
     def _count_held(self) -> None:
         self.most_held = max(self.most_held, len(self.graphs) + len(self.kept))
 
-    def _again(self, g: int, state: State | None, microbatch: Any) -> State:
+    def again(self, g: int, state: State | None, microbatch: Any) -> State:
+        """A later forward of `g` with the live weights: the same dropout masks, statistics left alone."""
         with self.dropout.at(*divmod(g, self.microbatches)), frozen_statistics(self.modules):
             return self._run(state, microbatch)
 
@@ -218,81 +196,13 @@ class Stage:
         reads = [read] * self.stages  # of the others there is nothing to load
         self.weights.load(reads)
 
-    # Saving
-
-    def save_at(self, version: int) -> None:
-        """Gather from now on what a checkpoint at `version` needs. No later microbatch may have been forwarded yet."""
-        self.savings.setdefault(version, Saving(version))
-
-    def _gathering(self, g: int) -> list[Saving]:
-        """The checkpoints at whose version microbatch `g` will be in flight."""
-        return [saving for saving in self.savings.values() if g >= saving.version * self.microbatches]
-
-    def _copy_weights(self, g: int, read: Read) -> None:
-        for saving in self._gathering(g):
-            if read not in saving.weights:
-                saving.weights[read] = self.weights.history.live[self.index].clone()
-
-    def _note_under_way(self, kind: str, g: int, reads: Sequence[Read], sent: Sent) -> None:
-        """Keep an output that the next stage will not have used when it reaches the checkpoint's version."""
-        for saving in [] if self.last else self._gathering(g):
-            if reads[self.index + 1].version >= saving.version:
-                tensors = None if sent[0] is None else [tensor.detach().clone() for tensor in sent[0]]
-                saving.under_way.append({"kind": kind, "index": g, "tensors": tensors, "grads": list(sent[1])})
-
     def state_dict(self) -> dict[str, Any]:
-        """All that goes on from here bit for bit, at a version that `save_at` named. Not copied."""
-        saving = self.savings.pop(self.version)
-        reads = list(saving.weights)
-        graphs = [
-            {
-                "index": g,
-                "inputs": None if graph.inputs is None else [tensor.detach() for tensor in graph.inputs],
-                "grads": [] if graph.inputs is None else [tensor.requires_grad for tensor in graph.inputs],
-                "weights": reads.index(graph.read),
-                "recomputed": graph.recomputed,
-            }
-            for g, graph in sorted(self.graphs.items())
-        ]
-        return {
-            "version": self.version,
-            "weights": self.weights.state_dict(),
-            "buffers": list(self.buffers),
-            "graphs": graphs,
-            "graph_weights": [saving.weights[read] for read in reads],
-            "graph_reads": [list(read) for read in reads],
-            "kept": {g: list(state) for g, state in sorted(self.kept.items())},
-            "under_way": saving.under_way,
-            "losses": dict(self.losses),
-            "statistics": dict(self.statistics),
-        }
+        """All that goes on from here bit for bit, at a version that `gathering` knew of. Not copied."""
+        return state_of(self)
 
     def load_state_dict(self, state: dict[str, Any], microbatch: Callable[[int], Any]) -> list[dict[str, Any]]:
-        """Go on where `state_dict` was taken: the microbatches in flight are run forward again, with the weights that
-        they had read. Returns the outputs that are to be sent to the next stage again."""
-        self.weights.load_state_dict(state["weights"])
-        live = self.weights.history.live[self.index]
-        current = live.clone()
-        device = live.device
-        with torch.no_grad():
-            for buffer, saved in zip(self.buffers, state["buffers"], strict=True):
-                buffer.copy_(saved)
-        for saved in state["graphs"]:
-            with torch.no_grad():
-                live.copy_(state["graph_weights"][saved["weights"]])
-            inputs = saved["inputs"]
-            if inputs is not None:
-                inputs = leaves([tensor.to(device) for tensor in inputs], saved["grads"])
-            g = saved["index"]
-            wanted = microbatch(g) if self.first or self.last else None
-            read = Read(*state["graph_reads"][saved["weights"]])
-            self.graphs[g] = Graph(inputs, self._again(g, inputs, wanted), read, saved["recomputed"])
-        with torch.no_grad():
-            live.copy_(current)
-        self.kept = {g: tuple(t.to(device) for t in kept) for g, kept in state["kept"].items()}
-        self.losses = {step: total.to(device) for step, total in state["losses"].items()}
-        self.statistics = {version: list(kept) for version, kept in state["statistics"].items()}
-        return state["under_way"]
+        """Go on where `state_dict` was taken; returns the outputs that are to be sent to the next stage again."""
+        return restore(self, state, microbatch)
 
     def memory(self) -> dict[str, int]:
         """Bytes: live weights, gradients, past versions beside them, the method's buffers (T2: delta)."""
@@ -309,24 +219,6 @@ def buffers_of(parts: Sequence[Piece]) -> list[Tensor]:
     """The buffers (BatchNorm's statistics) of the modules whose weights these pieces own, in one order everywhere."""
     found = (buffer for piece in parts for module in piece.modules for buffer in module.buffers())
     return list({id(buffer): buffer for buffer in found}.values())
-
-
-def leaves(tensors: Sequence[Tensor], grads: Sequence[bool] | None) -> State:
-    """The tensors as the beginnings of a graph of their own; `grads` None: a gradient for all that can have one."""
-    wanted = [True] * len(tensors) if grads is None else grads
-    return tuple(
-        tensor.detach().requires_grad_(bool(wants) and tensor.is_floating_point())
-        for tensor, wants in zip(tensors, wanted, strict=True)
-    )
-
-
-def restored(saved: dict[str, Any]) -> Sent:
-    """An output that was under way, out of a checkpoint."""
-    return None if saved["tensors"] is None else leaves(saved["tensors"], saved["grads"]), tuple(saved["grads"])
-
-
-def _sent(outputs: State) -> Sent:
-    return outputs, tuple(tensor.requires_grad for tensor in outputs)
 
 
 def _nothing(like: Tensor) -> nn.Parameter:

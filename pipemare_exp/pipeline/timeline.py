@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 KEPT = 50_000
@@ -25,19 +25,70 @@ class Event(NamedTuple):
     end: float
 
 
-class Timeline:
-    """The times of one rank's actions."""
+Mark = Any
+"""A moment: seconds on a CPU, on CUDA an event (`torch.cuda.Event`, or in tests what has its methods)."""
 
-    def __init__(self, rank: int) -> None:
+
+class DeviceClock:
+    """When CUDA events happened, in seconds of the host's monotonic clock.
+
+    An event knows the milliseconds since another one in single precision, so that each is timed from the one before it
+    and only the first from the host. `make_event` makes one that can be timed.
+    """
+
+    def __init__(self, make_event: Callable[[], Any]) -> None:
+        self._make = make_event
+        self._last = self.mark()
+        self._last.synchronize()
+        self._seconds = time.monotonic()
+
+    def mark(self) -> Any:
+        """An event after all that was given to the current stream until now."""
+        event = self._make()
+        event.record()
+        return event
+
+    def seconds(self, event: Any) -> float:
+        """When `event` happened, which must be over; events are asked for in the order in which they were made."""
+        self._seconds += self._last.elapsed_time(event) / 1e3
+        self._last = event
+        return self._seconds
+
+
+class Timeline:
+    """The times of one rank's actions. With a `clock` they are the device's, and the host does not wait for them."""
+
+    def __init__(self, rank: int, clock: DeviceClock | None = None) -> None:
         self.rank = rank
         self.host = socket.gethostname()
         self.wall = time.time() - time.monotonic()
         self.events: deque[Event] = deque(maxlen=KEPT)
+        self._clock = clock
+        self._open: deque[tuple[str, int, int, Mark, Mark]] = deque()
 
-    def add(self, op: str, stage: int, index: int, begin: float, end: float) -> None:
-        self.events.append(Event(op, stage, index, begin, end))
+    def mark(self) -> Mark:
+        """Now, for `add`."""
+        return time.monotonic() if self._clock is None else self._clock.mark()
+
+    def add(self, op: str, stage: int, index: int, begin: Mark, end: Mark) -> None:
+        if self._clock is None:
+            self.events.append(Event(op, stage, index, begin, end))
+            return
+        self._open.append((op, stage, index, begin, end))
+        while self._open and self._open[0][4].query():
+            self._close()
+
+    def _close(self) -> None:
+        assert self._clock is not None
+        op, stage, index, begin, end = self._open.popleft()
+        began = self._clock.seconds(begin)
+        self.events.append(Event(op, stage, index, began, self._clock.seconds(end)))
 
     def export(self) -> dict[str, Any]:
+        """All of it as plain JSON; waits for what the device has not done yet."""
+        while self._open:
+            self._open[0][4].synchronize()
+            self._close()
         return {"rank": self.rank, "host": self.host, "wall": self.wall, "events": [list(e) for e in self.events]}
 
 

@@ -17,7 +17,7 @@ from runtime_cases import Case
 from runtime_rank import make
 
 from pipemare_exp.experiment.runtime_worker import leave, watch_actions
-from pipemare_exp.pipeline.transport import watch_for_parent
+from pipemare_exp.pipeline.processes import watch_for_parent
 
 
 def main() -> None:

@@ -17,8 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from runtime_cases import Case, Training  # noqa: E402
 
 from pipemare_exp.pipeline.columns import columns_of, ranks_of  # noqa: E402
-from pipemare_exp.pipeline.runtime import Feed, Runtime, Wishes  # noqa: E402
-from pipemare_exp.pipeline.transport import Transport, watch_for_parent  # noqa: E402
+from pipemare_exp.pipeline.feed import Feed, Wishes  # noqa: E402
+from pipemare_exp.pipeline.processes import watch_for_parent  # noqa: E402
+from pipemare_exp.pipeline.runtime import Runtime  # noqa: E402
+from pipemare_exp.pipeline.transport import Transport  # noqa: E402
 
 TIMEOUT = 60.0
 

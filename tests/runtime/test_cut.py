@@ -9,7 +9,7 @@ from torch import nn
 
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.runtime import check_clip, cut
+from pipemare_exp.pipeline.cutting import check_clip, cut
 from pipemare_exp.pipeline.runtime_stage import depths
 from pipemare_exp.pipeline.stages import weight_units
 

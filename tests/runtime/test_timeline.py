@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from pipemare_exp.pipeline.timeline import Event, Timeline, aligned, chrome_trace, utilization, windows
+from pipemare_exp.pipeline.timeline import DeviceClock, Event, Timeline, aligned, chrome_trace, utilization, windows
 
 
 def rank_events(offset: float) -> list[Event]:
@@ -65,3 +66,38 @@ def test_the_trace_is_json_and_its_times_are_the_events() -> None:
             seconds = sum(event.end - event.begin for event in events if event.op == op)
             assert sum(row["dur"] for row in rows if row["cat"] == name) == pytest.approx(seconds * 1e6)
     assert min(row["ts"] for row in trace["traceEvents"] if row["ph"] == "X") == 0
+
+
+class DeviceEvent:
+    """Stands in for torch.cuda.Event on a device that works `LAG` seconds behind what it is given."""
+
+    LAG = 0.02
+
+    def record(self) -> None:
+        self.happens = time.monotonic() + self.LAG
+
+    def query(self) -> bool:
+        return time.monotonic() >= self.happens
+
+    def synchronize(self) -> None:
+        time.sleep(max(0.0, self.happens - time.monotonic()))
+
+    def elapsed_time(self, later: DeviceEvent) -> float:
+        assert self.query() and later.query(), "torch raises for events that are not over"
+        return 1e3 * (later.happens - self.happens)
+
+
+def test_times_of_a_device_are_its_own_and_nothing_waits_for_them() -> None:
+    timeline = Timeline(0, DeviceClock(DeviceEvent))
+    begins, ends = [], []
+    for index in range(5):
+        begins.append(timeline.mark())
+        ends.append(timeline.mark())
+        timeline.add("F", 0, index, begins[-1], ends[-1])
+    found = [Event(*event) for event in timeline.export()["events"]]
+    assert [event.number for event in found] == list(range(5))
+    # The origin is read a little after the first event was over: the rest is exact.
+    shift = found[0].begin - begins[0].happens
+    assert shift >= 0
+    assert [event.begin for event in found] == pytest.approx([mark.happens + shift for mark in begins])
+    assert [event.end for event in found] == pytest.approx([mark.happens + shift for mark in ends])
