@@ -25,9 +25,12 @@ def metric_label(rows: Sequence[RunRow]) -> str:
 
 
 def seeds_text(rows: Sequence[RunRow]) -> str:
-    """`1 seed`, `3 seeds`: how many the rows have, for a title."""
-    count = len({row.seed for row in rows})
-    return f"{count} seed{'s' if count > 1 else ''}"
+    """`3 seeds`, or `1 to 3 seeds` where some cells (a method with its settings) have fewer: for a title."""
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        seeds.setdefault((row.method, repr(sorted(row.settings.items()))), set()).add(row.seed)
+    low, high = min(map(len, seeds.values())), max(map(len, seeds.values()))
+    return f"{low} to {high} seeds" if low < high else f"{high} seed{'s' if high > 1 else ''}"
 
 
 def error_bars(mean: float, half_width: float | None) -> tuple[float, float]:

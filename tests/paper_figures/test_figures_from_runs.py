@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paper_figures import metric_over_epochs, registry, rows
+from paper_figures import curves, metric_over_epochs, registry, rows
 from pipemare_exp import cli
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.run_directory import find_runs
@@ -258,3 +258,13 @@ def test_nothing_is_drawn_without_runs(tmp_path):
     with pytest.raises(UserError, match="pipemare sweep end_to_end_digits"):
         metric_over_epochs.draw([], "digits", tmp_path / "figure")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_title_says_how_many_seeds_the_cells_have(tiny_runs):
+    synchronous = [row for row in rows.read(tiny_runs) if row.method == "gpipe"]
+    settings = synchronous[0].settings
+    runs = [row for row in synchronous if row.settings == settings]
+    one = [row for row in runs if row.seed == 0]
+    assert curves.seeds_text(one) == "1 seed"
+    assert curves.seeds_text(runs) == "3 seeds"
+    assert curves.seeds_text([*runs, replace(one[0], method="t1")]) == "1 to 3 seeds"
