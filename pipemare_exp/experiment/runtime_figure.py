@@ -43,8 +43,10 @@ def draw(trace: Mapping[str, Any], tree: Mapping[str, Any], path: Path, first: i
     for event in chosen:
         left, width = (event["ts"] - origin) / 1e3, event["dur"] / 1e3
         top.barh(event["pid"], width, left=left, height=0.8, color=COLOURS[event["cat"]], edgecolor="white", lw=0.3)
-        if width * 1e3 > span / 60 and event["cat"] in ("forward", "backward", "recompute"):
-            top.text(left + width / 2, event["pid"], event["name"][1:], ha="center", va="center", fontsize=6, color="w")
+        number = event["name"][1:]
+        inches = width * 1e3 / span * 8.8  # of the axes' width
+        if inches > 0.05 * len(number) + 0.05 and event["cat"] in ("forward", "backward", "recompute"):
+            top.text(left + width / 2, event["pid"], number, ha="center", va="center", fontsize=6, color="w")
     ranks = max(event["pid"] for event in events) + 1
     title = f"measured: steps {begin} to {last} of the first stage"
     top.set(xlabel="time (ms)", xlim=(0, span / 1e3), ylabel="rank", yticks=range(ranks), title=title)
