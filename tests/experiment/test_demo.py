@@ -110,10 +110,15 @@ def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp
         if len(list(tmp_path.glob("*.ready"))) == 2:
             os.kill(os.getpid(), number)
 
+    # A shell starts what it puts in the background with SIGINT ignored.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.getsignal(signal.SIGTERM)
     start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        demo.train(cells, tmp_path, 2, tick, stopping=lambda: said.append(True))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            demo.train(cells, tmp_path, 2, tick, stopping=lambda: said.append(True))
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     assert {path.name: path.read_text() for path in tmp_path.glob("*.saved")} == {
         "experiment=digits-gpipe.saved": "1",
         "experiment=digits-async.saved": "1",
