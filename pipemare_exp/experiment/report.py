@@ -129,7 +129,10 @@ def _variant(group: Sequence[Record], rivals: Sequence[Sequence[Record]]) -> str
         return None
     keys = sorted(set().union(*every))
     differing = [key for key in keys if len({settings.get(key) for settings in every}) > 1]
-    return ", ".join(f"{key}={group[0].settings.get(key, 'unset')}" for key in differing)
+    short = [key for key in differing if key != "pipeline.boundaries"]  # long, and mostly told by the number of stages
+    told = {tuple(settings.get(key) for key in short) for settings in every}
+    keys = short if len(told) == len(every) else differing
+    return ", ".join(f"{key}={group[0].settings.get(key, 'unset')}" for key in keys)
 
 
 def _difference(

@@ -4,7 +4,6 @@ import csv
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -113,7 +112,6 @@ def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp
     # A shell starts what it puts in the background with SIGINT ignored.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.getsignal(signal.SIGTERM)
-    start = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
             demo.train(cells, tmp_path, 2, tick, stopping=lambda: said.append(True))
@@ -123,6 +121,6 @@ def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp
         "experiment=digits-gpipe.saved": "1",
         "experiment=digits-async.saved": "1",
     }
-    assert said == [True] and time.monotonic() - start < 20
+    assert said == [True]
     assert signal.getsignal(signal.SIGTERM) is before
     assert all(cell.process is None or cell.process.returncode == 0 for cell in cells)

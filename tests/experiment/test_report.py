@@ -108,6 +108,16 @@ def test_a_variant_is_named_by_the_last_parts_of_its_settings_unless_two_are_the
     assert words.variant({}) == ""
 
 
+def test_the_boundaries_name_a_variant_only_where_nothing_shorter_does(tmp_path):
+    for stages, boundaries in ((2, [0, 1]), (3, [0, 1, 2])):
+        write_run(tmp_path, "t1", 0, pipeline={"stages": stages, "boundaries": boundaries})
+    rows = report.compare(records.collect(tmp_path), "digits")
+    assert {row["variant"] for row in rows} == {"pipeline.stages=2", "pipeline.stages=3"}
+    write_run(tmp_path, "t1", 0, pipeline={"stages": 2, "boundaries": [0, 2]})
+    rows = report.compare(records.collect(tmp_path), "digits")
+    assert "pipeline.boundaries=[0, 2], pipeline.stages=2" in {row["variant"] for row in rows}
+
+
 def test_what_cannot_change_a_result_makes_no_variant(tmp_path):
     write_run(tmp_path, "gpipe", 0, checkpoint={"every_steps": 3, "keep": 2}, threads=1)
     write_run(
