@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ class PipeMare(Asynchronous):
     def tracks(self) -> list[bool]:
         return [self.decay is not None and tau > 0 for tau in self.tau]
 
-    def updated(self, step: int, changes: Sequence[Tensor | None]) -> None:
+    def updated(self, step: int, changes: Iterable[Tensor | None]) -> None:
         if self.decay is None:
             return
         for delta, gamma, change in zip(self.buffers["delta"], self.gammas, changes, strict=True):

@@ -158,6 +158,7 @@ class History:
         self.live = [tensor.detach() for tensor in live]
         self.current = 0
         self._spared: set[int] = set()
+        self._pushed: set[int] = set()
         self.rings = make_rings(self.live, [0 if depth is None else depth + 1 for depth in depths])
         for ring, flat in zip(self.rings, self.live, strict=True):
             if ring is not None:
@@ -189,13 +190,26 @@ class History:
             raise LookupError(f"stage {stage} keeps no copy to take a difference from")
         return torch.sub(self.live[stage], ring.slot(self.current), out=ring.slot(self.current + 1))
 
+    def push_early(self, stage: int) -> None:
+        """Write a stage's live weights to where `push` would, which then leaves them out: in place of the `change` there,
+        while both are in a CPU's cache. On other devices `push` writes all stages at once."""
+        ring = self.rings[stage]
+        if ring is not None and self.live[stage].device.type == "cpu":
+            ring.slot(self.current + 1).copy_(self.live[stage])
+            self._pushed.add(stage)
+
     def push(self) -> None:
         """Take the live weights as the next version, over the oldest one of each ring."""
         self.current += 1
-        self._spared.clear()
-        kept = [(ring.slot(self.current), live) for ring, live in zip(self.rings, self.live, strict=True) if ring]
+        kept = [
+            (ring.slot(self.current), live)
+            for stage, (ring, live) in enumerate(zip(self.rings, self.live, strict=True))
+            if ring is not None and stage not in self._pushed
+        ]
         if kept:
             torch._foreach_copy_([slot for slot, _ in kept], [live for _, live in kept])
+        self._spared.clear()
+        self._pushed.clear()
 
     def nbytes(self) -> int:
         return sum(ring.data.nbytes for ring in self.rings if ring is not None)

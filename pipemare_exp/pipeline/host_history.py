@@ -109,6 +109,9 @@ class HostHistory(History):
         self._fetched[stage] = None
         return torch.sub(self.live[stage], self._top[stage], out=self._ahead[stage])
 
+    def push_early(self, stage: int) -> None:
+        """Nothing: `push` starts every stage's copy to the host."""
+
     def push(self) -> None:
         self.current += 1
         for stage, ring in enumerate(self.rings):

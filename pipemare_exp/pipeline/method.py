@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -94,7 +94,7 @@ class Method:
         """For which stages `updated` wants the change of weights."""
         return [False] * self.stages
 
-    def updated(self, step: int, changes: Sequence[Tensor | None]) -> None:
+    def updated(self, step: int, changes: Iterable[Tensor | None]) -> None:
         """After update t = `step`: `changes[s]` is w_{t+1} - w_t where `tracks()[s]`, to be read now and not kept."""
 
     def state_dict(self) -> dict:

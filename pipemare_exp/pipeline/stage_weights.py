@@ -6,7 +6,7 @@ empty tensor for each of the others, so that the methods' rules over all stages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -26,7 +26,6 @@ MakeOptimizer = Callable[[list[dict]], torch.optim.Optimizer]
 class StageWeights:
     """The flat weights `stages` (one Parameter per stage, with its `.grad`), the history that `depths` asks for, and
     the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm). `on_host`:
-    old versions lie in host memory.
     old versions lie in host memory. `whole`: the buffer that all stages lie in one after another, where images of it
     shall be used."""
 
@@ -133,14 +132,22 @@ class StageWeights:
             parameters["lr"] = self.rates[stage]
         self.method.about_to_update(step, self.history)
         self.optimizer.step()
-        tracked = [wanted and stage in self.owned for stage, wanted in enumerate(self.method.tracks())]
-        changes = [self.history.change(stage) if wanted else None for stage, wanted in enumerate(tracked)]
-        self.method.updated(step, changes)
+        self.method.updated(step, self._changes())
         self.history.push()
         self._estimates.clear()
         self._loaded = [Read(self.history.current)] * len(self.stages)
         if self.refresh is not None:
             self.refresh()
+
+    def _changes(self) -> Iterator[Tensor | None]:
+        """Stage by stage what the update has changed, None for one that the method does not track. A change is made when
+        it is asked for and replaced by the next version when the one after it is: the stage is in the cache by then."""
+        for stage, wanted in enumerate(self.method.tracks()):
+            if wanted and self.stages[stage].numel():
+                yield self.history.change(stage)
+                self.history.push_early(stage)
+            else:
+                yield None
 
     def memory(self) -> dict[str, int]:
         """Bytes held beside the live weights: `history`, the method's `buffers` and `rings`, `images`, and `host`, what

@@ -1,0 +1,48 @@
+"""Are the committed tables and figures what the committed rows give? Each is made anew and compared, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paper_figures import registry, rows
+
+RESULTS = Path(__file__).parents[2] / "results"
+# Pictures depend on the version of matplotlib; the numbers that are drawn, and tables, do not.
+TEXTS = (".csv", ".md", ".tex")
+FOLDERS = {path.parent.name: rows.read(path.parent) for path in sorted(RESULTS.glob("*/runs.csv"))}
+
+
+def _ready() -> list[tuple[str, str, str]]:
+    """Folder, figure and scale of all that the rows suffice for."""
+    return [
+        (folder, entry.name, scale)
+        for folder, runs in FOLDERS.items()
+        for entry in registry.ENTRIES
+        if entry.kind == "runs"
+        for scale in entry.scales(runs)
+    ]
+
+
+def test_there_are_committed_rows():
+    assert FOLDERS
+    assert all(FOLDERS.values())
+
+
+@pytest.mark.parametrize(("folder", "name", "scale"), _ready())
+def test_a_figure_is_what_the_rows_give(folder: str, name: str, scale: str, tmp_path: Path):
+    (entry,) = registry.find([name])
+    made = entry.make(tmp_path, FOLDERS[folder], scale)
+    for path in made:
+        committed = RESULTS / folder / path.name
+        assert committed.is_file(), f"make it: pipemare figures --runs results/{folder} --out results/{folder} {name}"
+        if path.suffix in TEXTS:
+            assert path.read_bytes() == committed.read_bytes()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_figure_is_left_from_other_rows(folder: str):
+    drawn = {f"{name}_{scale}" for where, name, scale in _ready() if where == folder}
+    kept = {path.stem for path in (RESULTS / folder).iterdir()} - {"runs", "metrics"}
+    assert kept == drawn
