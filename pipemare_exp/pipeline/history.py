@@ -191,7 +191,7 @@ class History:
         return torch.sub(self.live[stage], ring.slot(self.current), out=ring.slot(self.current + 1))
 
     def push_early(self, stage: int) -> None:
-        """Write a stage's live weights to where `push` would, which then leaves them out: in place of the `change` there,
+        """Write a stage's live weights to where `push` would, which then leaves them out: over the `change` there,
         while both are in a CPU's cache. On other devices `push` writes all stages at once."""
         ring = self.rings[stage]
         if ring is not None and self.live[stage].device.type == "cpu":

@@ -140,7 +140,7 @@ class StageWeights:
             self.refresh()
 
     def _changes(self) -> Iterator[Tensor | None]:
-        """Stage by stage what the update has changed, None for one that the method does not track. A change is made when
+        """Stage by stage what an update changed, None for one that the method does not track. A change is made when
         it is asked for and replaced by the next version when the one after it is: the stage is in the cache by then."""
         for stage, wanted in enumerate(self.method.tracks()):
             if wanted and self.stages[stage].numel():
