@@ -1,8 +1,7 @@
 """Trains the cells of a sweep through one of Hydra's launchers, so that none is lost and none stops the others.
 
-Hydra composes each job's configuration and calls `train_cell` here, in a worker process or (basic) in this one. A
-wish to stop travels as a file beside the runs: workers look for it after every step, write their checkpoint and leave,
-on this machine or another.
+Hydra composes each job's configuration and calls `sweep_worker.train_cell`, in a worker process or (basic) in this
+one. A wish to stop travels as a file beside the runs, on this machine or another.
 """
 
 from __future__ import annotations
@@ -12,37 +11,19 @@ import functools
 import os
 import signal
 import threading
-import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment import compose, config
-from pipemare_exp.experiment.run_directory import FINAL, Run, write_text
+from pipemare_exp.experiment import compose
 from pipemare_exp.experiment.sweep_plan import TO_DO, Planned
+from pipemare_exp.experiment.sweep_worker import WAIT, Batch, first_line, train_cell
 
 IN_PROCESS = "basic"
-LOOK = 0.3  # seconds between two looks for the wish to stop, in a worker
-WAIT = 0.5  # seconds between two looks at a run that another process trains
 DRAIN = 2.0  # seconds without any training after which a stopped sweep no longer waits for its launcher
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a worker has to know: each job's overrides and run folder, by job number."""
-
-    overrides: tuple[tuple[str, ...], ...]
-    runs: tuple[str, ...]
-    stop_file: str
-    pid: int
-    one_thread: bool
 
 
 def launchers() -> list[str]:
@@ -123,7 +104,7 @@ class Sweep:
         for one, result in zip(jobs, returned, strict=True):
             problem = getattr(result, "_return_value", result)
             if isinstance(problem, BaseException):  # outside the training, which records its own
-                problem = f"{type(problem).__name__}: {_first_line(problem)}"
+                problem = f"{type(problem).__name__}: {first_line(problem)}"
             one.failure = problem if isinstance(problem, str) else None
         return True
 
@@ -146,7 +127,7 @@ class Sweep:
                     hydra_context=context, task_function=functools.partial(train_cell, batch=batch), config=master
                 )
             except (HydraException, OmegaConfBaseException) as error:
-                raise UserError(f"launcher={self.launcher}: {_first_line(error)}") from error
+                raise UserError(f"launcher={self.launcher}: {first_line(error)}") from error
             jobs = [compose.for_hydra(overrides) for overrides in batch.overrides]
             self.launched = True
             try:
@@ -154,7 +135,7 @@ class Sweep:
             except BrokenExecutor:
                 raise
             except (RuntimeError, OSError, HydraException, OmegaConfBaseException) as error:
-                raise UserError(f"launcher={self.launcher} gave up: {_first_line(error)}") from error
+                raise UserError(f"launcher={self.launcher} gave up: {first_line(error)}") from error
 
     def _settings(self) -> list[str]:
         """Overrides of Hydra's own configuration: the launcher, and no folders or logs beside the runs'."""
@@ -210,88 +191,6 @@ class Sweep:
                     return
 
 
-def train_cell(tree: Any, batch: Batch) -> str | None:
-    """One job: train the configuration that Hydra composed. Returns the error that the run's folder cannot tell of."""
-    from hydra.core.hydra_config import HydraConfig
-
-    number = int(HydraConfig.get().job.num)
-    stopped = _Stop(batch)
-    failure = _until_result(tree, batch.overrides[number], Run(batch.runs[number]), batch, stopped)
-    if stopped.orphaned:
-        os._exit(1)  # the checkpoint is written, and nobody waits for an answer
-    return failure
-
-
-def _until_result(tree: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> str | None:
-    """Train, or wait for another process that does, until the run has a result or the sweep stops."""
-    while True:
-        while run.is_locked() and not stopped():  # another sweep trains it
-            time.sleep(WAIT)
-        if run.outcome in FINAL or stopped():
-            return None
-        try:
-            values = OmegaConf.to_container(tree, resolve=True)
-            assert isinstance(values, dict)
-            _train(config.from_mapping(values), overrides, run, batch, stopped)  # type: ignore[arg-type]
-            return None
-        except Exception as error:  # whatever it is, the other cells go on
-            if not run.is_locked():  # else another sweep was faster
-                return _failed(run, error)
-
-
-def _failed(run: Run, error: Exception) -> str | None:
-    """Write the failure into the run's folder; its line where that cannot be done."""
-    line = _first_line(error) if isinstance(error, UserError) else f"{type(error).__name__}: {_first_line(error)}"
-    try:
-        run.create()
-        run.set_status("failed", int(run.status.get("step", 0)), error=line)
-        write_text(run.path / "error.txt", traceback.format_exc())
-    except (OSError, UserError) as another:
-        return f"{line} (and its folder cannot be written: {_first_line(another)})"
-    return None
-
-
-def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> None:
-    from pipemare_exp.experiment import assemble
-    from pipemare_exp.experiment import train as training
-
-    if batch.one_thread:
-        cfg = replace(cfg, threads=cfg.threads or 1)  # set after the imports, by assemble.prepare
-    cfg = replace(cfg, progress="plain")
-    prepared = assemble.prepare(cfg)
-    name = config.run_name(prepared.cfg)
-    if name != run.name:
-        raise RuntimeError(f"the job composed to {name}, planned was {run.name}")
-    run.create()
-    with open(run.path / "output.log", "a", encoding="utf-8") as out:
-        result = training.train(cfg, overrides, runs=run.path.parent, out=out, prepared=prepared, stop=stopped)
-    if result.outcome == "interrupted":
-        Path(batch.stop_file).touch()  # a signal reached the training: it is meant for the sweep
-
-
-class _Stop:
-    """Whether the sweep wants to stop, or is no more."""
-
-    def __init__(self, batch: Batch):
-        self.file, self.worker = batch.stop_file, os.getpid() != batch.pid
-        self.parent = os.getppid()
-        self.answer, self.next = False, 0.0
-        if self.worker and threading.current_thread() is threading.main_thread():
-            # The terminal's Ctrl-C reaches every process; between trainings only the sweep itself acts on it.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    @property
-    def orphaned(self) -> bool:
-        """Whether this is a worker whose sweep was killed."""
-        return self.worker and os.getppid() != self.parent
-
-    def __call__(self) -> bool:
-        if not self.answer and time.monotonic() >= self.next:
-            self.next = time.monotonic() + LOOK
-            self.answer = os.path.exists(self.file) or self.orphaned
-        return self.answer
-
-
 @contextlib.contextmanager
 def _one_thread_for_children(wanted: bool) -> Iterator[None]:
     """OMP_NUM_THREADS=1 and its like, which only processes started meanwhile see."""
@@ -306,7 +205,3 @@ def _one_thread_for_children(wanted: bool) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
