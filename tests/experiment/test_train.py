@@ -1,167 +1,26 @@
-"""Runs from start to outcome: resumed bit for bit, found finished, diverged, failed, locked, damaged."""
+"""Runs from start to outcome: found finished, diverged, failed, locked, evaluated when asked."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from tiny_training import TINY, run_once
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment import assemble, config
 from pipemare_exp.experiment.evaluate import evaluate
-from pipemare_exp.experiment.run_directory import Run, find_runs
-from pipemare_exp.experiment.train import Result, train
+from pipemare_exp.experiment.run_directory import Run
+from pipemare_exp.experiment.train import train
 
-# A narrow network in 12 stages: the first one's delay is 23/4 steps, so that the pipeline fills during steps 1 to 6.
-TINY = [
-    "tracking=none",
-    "progress=none",
-    "model.width=2",
-    "data.augment=true",
-    "pipeline.stages=12",
-    "pipeline.microbatches=4",
-    "log_every=4",
-    "checkpoint.every_steps=3",
-]
-METHODS = {
-    "gpipe": [],
-    "hogwild_t1": ["method.lr_rescheduling.steps=10"],
-    "pipedream": [],
-    "t1_t2": ["method.lr_rescheduling.steps=10"],
-    "pipemare": [
-        "method.lr_rescheduling.steps=10",
-        "method.sync_warmup.epochs=null",
-        "method.sync_warmup.steps=4",
-    ],
-}
 RESULT_KEYS = [
     "outcome", "step", "epoch", "metric", "best", "last", "test", "config_hash", "seed", "method", "task", "scale",
     "seconds", "resumed_from",
 ]  # fmt: skip
-
-
-class DroppingLinear(nn.Linear):
-    """A linear layer with dropout before it, called twice, whose weights keep the names of a plain one."""
-
-    def __init__(self, plain: nn.Linear):
-        super().__init__(plain.in_features, plain.out_features)
-        self.load_state_dict(plain.state_dict())
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(self.dropout(x) + self.dropout(x), self.weight, self.bias)
-
-
-def prepared(overrides: list[str]) -> assemble.Prepared:
-    made = assemble.prepare(config.load(overrides))
-    made.model.fc = DroppingLinear(made.model.fc)  # type: ignore[assignment, arg-type]
-    return made
-
-
-def run_once(overrides: list[str], runs: Path) -> tuple[Result, str]:
-    out = io.StringIO()
-    made = prepared(overrides)
-    return train(made.cfg, overrides, runs=runs, out=out, prepared=made), out.getvalue()
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL within one process: nothing catches it, nothing is written after it."""
-
-
-def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = assemble.Emulator.step
-
-    def dying(self, *args, **kwargs):
-        if self.step_index == step:
-            raise Killed
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(assemble.Emulator, "step", dying)
-
-
-def assert_same(left: object, right: object, where: str = "") -> None:
-    if isinstance(left, Tensor):
-        assert isinstance(right, Tensor) and torch.equal(left, right), where
-    elif isinstance(left, dict):
-        assert isinstance(right, dict) and left.keys() == right.keys(), where
-        for key in left:
-            if key != "seconds":
-                assert_same(left[key], right[key], f"{where}.{key}")
-    elif isinstance(left, list | tuple):
-        assert isinstance(right, list | tuple) and len(left) == len(right), where
-        for index, (a, b) in enumerate(zip(left, right, strict=True)):
-            assert_same(a, b, f"{where}[{index}]")
-    else:
-        assert left == right, where
-
-
-def last_state(run: Run) -> dict:
-    return torch.load(run.checkpoints / "last.pt", weights_only=True)
-
-
-def assert_same_run(left: Run, right: Run) -> None:
-    assert_same(last_state(left), last_state(right), left.name)
-    assert_same(left.metrics(), right.metrics(), "metrics")
-    results = [dict(run.result or {}) for run in (left, right)]
-    for result in results:
-        del result["seconds"], result["resumed_from"]
-    assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_kill_and_resume_is_bitwise_the_undisturbed_run(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = [*TINY, f"method={method}", *METHODS[method], "max_steps=25"]  # an epoch ends at step 22
-    whole, _ = run_once(overrides, tmp_path / "whole")
-    assert whole.outcome == "finished"
-
-    at = {"gpipe": 8, "hogwild_t1": 7, "pipedream": 5, "t1_t2": 4, "pipemare": 23}[method]  # 4 and 5: within the fill
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(at, patch)
-        run_once(overrides, tmp_path / "killed")
-    (killed,) = find_runs(tmp_path / "killed")
-    assert (killed.outcome, killed.result) == ("interrupted", None)
-
-    resumed, said = run_once(overrides, tmp_path / "killed")
-    at_checkpoint = 22 if at == 23 else at // 3 * 3
-    assert f"resumed from step {at_checkpoint} of 25" in said
-    assert resumed.summary["resumed_from"] == [at_checkpoint]
-    assert_same_run(resumed.run, whole.run)
-
-
-def test_a_damaged_last_checkpoint_costs_only_the_steps_since_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = [*TINY, "method=t1_t2", "max_steps=9"]
-    whole, _ = run_once(overrides, tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(8, patch)
-        run_once(overrides, tmp_path / "killed")
-    (killed,) = find_runs(tmp_path / "killed")
-    os.truncate(killed.checkpoints / "last.pt", 1000)
-    resumed, said = run_once(overrides, tmp_path / "killed")
-    assert "damaged" in said and "resumed from step 3 of 9" in said
-    assert_same_run(resumed.run, whole.run)
-
-    (killed.path / "result.json").unlink()
-    for name in ("last.pt", "previous.pt"):
-        os.truncate(killed.checkpoints / name, 1000)
-    before = {path.name: path.read_bytes() for path in killed.path.iterdir() if path.is_file()}
-    with pytest.raises(UserError, match="no readable checkpoint"):
-        run_once(overrides, tmp_path / "killed")
-    assert {path.name: path.read_bytes() for path in killed.path.iterdir() if path.is_file()} == before
 
 
 def test_a_finished_run_is_a_no_op_that_says_so(tmp_path: Path) -> None:
@@ -296,51 +155,6 @@ def test_evaluation_every_second_epoch_and_at_the_end(tmp_path: Path) -> None:
     done, _ = run_once(overrides, tmp_path)
     assert [(row["step"], row["epoch"]) for row in done.run.metrics("eval")] == [(4, 2), (6, 3)]
     assert (done.summary["step"], done.summary["epoch"]) == (6, 3)
-
-
-COMMAND = [sys.executable, "-m", "pipemare_exp", "train"]
-
-
-def start_and_signal(overrides: list[str], runs: Path, after: int, number: int) -> tuple[int, str]:
-    """Train in a process of its own, send it `number` once step `after` is logged; (exit code, output)."""
-    process = subprocess.Popen(
-        [*COMMAND, *overrides, "--runs", str(runs)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if any(row["step"] >= after for run in find_runs(runs) for row in run.metrics("train")):
-            process.send_signal(number)
-            break
-        time.sleep(0.01)
-    output, _ = process.communicate(timeout=120)
-    return process.returncode, output
-
-
-def test_sigterm_then_sigkill_then_go_on_equals_the_undisturbed_run(tmp_path: Path) -> None:
-    overrides = [*TINY, "method=pipemare", "max_steps=160", "log_every=2", "checkpoint.every_steps=20", "threads=1"]
-    code, output = start_and_signal(overrides, tmp_path / "disturbed", 4, signal.SIGTERM)
-    assert code == 143, output
-    assert "interrupted at step" in output and "goes on" in output
-    (run,) = find_runs(tmp_path / "disturbed")
-    first = run.status["step"]
-    assert run.outcome == "interrupted" and last_state(run)["step"] == first
-
-    code, output = start_and_signal(overrides, tmp_path / "disturbed", first + 30, signal.SIGKILL)
-    assert code == -signal.SIGKILL, output
-    assert f"resumed from step {first} of 160" in output
-    assert run.outcome == "interrupted"
-
-    out = io.StringIO()
-    resumed = train(config.load(overrides), overrides, runs=tmp_path / "disturbed", out=out)
-    second = resumed.summary["resumed_from"][1]
-    assert resumed.summary["resumed_from"][0] == first and second > first
-    assert second % 20 == 0 or second % 22 == 0  # a periodic checkpoint, or one at an epoch's end
-    whole = train(config.load(overrides), overrides, runs=tmp_path / "whole", out=out)
-    assert_same_run(resumed.run, whole.run)
 
 
 def test_a_refused_option_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
