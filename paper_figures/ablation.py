@@ -23,7 +23,7 @@ def missing(rows: Sequence[RunRow]) -> list[str]:
 
 
 def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
-    """A dot a seed, the mean with its interval; a cross at the best a diverged run had reached."""
+    """A dot a seed, the mean with its interval; a cross at the left end for diverged runs."""
     table = []
     labels = style.in_order(row.method for row in rows)
     for place, label in enumerate(reversed(labels)):
@@ -46,7 +46,7 @@ def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
             axes.plot(finished, [place - 0.22] * len(finished), "|", color=one.color, markersize=5)
         for row in group:
             if row.outcome == "diverged":
-                draw_cross(axes, row.best or 0.0, place, one.color)
+                draw_cross(axes, None, place, one.color)
             table.append(
                 {
                     "panel": "best",

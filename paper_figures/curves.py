@@ -38,11 +38,17 @@ def error_bars(mean: float, half_width: float | None) -> tuple[float, float]:
     return (0.0, 0.0) if half_width is None else (min(half_width, mean), min(half_width, 100 - mean))
 
 
-def draw_cross(axes: Axes, x: float, y: float, color: str) -> None:
-    """The mark of a diverged run."""
+def draw_cross(axes: Axes, x: float | None, y: float | None, color: str) -> None:
+    """The mark of a diverged run; None: at the lower end of that axis, which is not stretched for it."""
+    transform = axes.transData if x is not None and y is not None else axes.transAxes
+    if x is None and y is not None:
+        transform = axes.get_yaxis_transform()
+    elif y is None and x is not None:
+        transform = axes.get_xaxis_transform()
     axes.plot(
-        [x],
-        [y],
+        [0.0 if x is None else x],
+        [0.0 if y is None else y],
+        transform=transform,
         marker="X",
         markersize=6,
         color=color,
@@ -139,7 +145,7 @@ def _draw_alone(axes: Axes, row: RunRow, place: Place, shared: int) -> None:
         )
     if row.outcome == "diverged":
         end = _end(row, place)
-        draw_cross(axes, end["x"], end["mean"] or 0.0, one.color)
+        draw_cross(axes, end["x"], end["mean"], one.color)
 
 
 def _end(row: RunRow, place: Place) -> dict[str, Any]:
