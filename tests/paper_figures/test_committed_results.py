@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
+from scipy import stats
 
 from paper_figures import registry, rows
+from paper_figures.run_row import RunRow
 
 RESULTS = Path(__file__).parents[2] / "results"
 # Pictures depend on the version of matplotlib; the numbers that are drawn, and tables, do not.
@@ -52,3 +55,32 @@ def test_no_figure_is_left_from_other_rows(folder: str):
     drawn = {f"{name}_{scale}" for where, name, scale in _ready() if where == folder}
     kept = {path.stem for path in (RESULTS / folder).iterdir()} - {"runs", "metrics"}
     assert kept == drawn
+
+
+def _cell(runs: list[RunRow]) -> str:
+    """Mean and interval of test score, or last accuracy, as the main table prints them; single values of few seeds."""
+    if not runs:
+        return "–"
+    finished = sorted((run for run in runs if run.outcome == "finished"), key=lambda run: run.seed)
+    scores = [run.last if run.test_score is None else run.test_score for run in finished]
+    if not scores:
+        return f"diverged ({len(runs)} of {len(runs)})"
+    few = f"{', '.join(f'{score:.1f}' for score in scores)} ({len(scores)} seed{'s' * (len(scores) > 1)})"
+    if len(scores) < 3:
+        return few
+    half = stdev(scores) / len(scores) ** 0.5 * stats.t.ppf(0.975, len(scores) - 1)
+    return f"{mean(scores):.1f} ± {half:.1f}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+def test_the_main_table_is_what_the_rows_give(page: str):
+    runs = FOLDERS["laptop"]
+    lines = (RESULTS.parent / page).read_text(encoding="utf-8").splitlines()
+    for label in ("gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3"):
+        cells = [
+            _cell([run for run in runs if run.task == task and run.method == label])
+            for task in ("cifar10", "multi30k", "iwslt14")
+        ]
+        assert any(line.startswith(f"| `{label}`") and line.endswith(f" | {' | '.join(cells)} |") for line in lines), (
+            cells
+        )
