@@ -65,9 +65,9 @@ def _cell(runs: list[RunRow]) -> str:
     scores = [run.last if run.test_score is None else run.test_score for run in finished]
     if not scores:
         return f"diverged ({len(runs)} of {len(runs)})"
-    few = f"{', '.join(f'{score:.1f}' for score in scores)} ({len(scores)} seed{'s' * (len(scores) > 1)})"
     if len(scores) < 3:
-        return few
+        lost = f", diverged {len(runs) - len(scores)} of {len(runs)}" if len(scores) < len(runs) else ""
+        return f"{', '.join(f'{score:.1f}' for score in scores)} ({len(scores)} seed{'s' * (len(scores) > 1)}){lost}"
     half = stdev(scores) / len(scores) ** 0.5 * stats.t.ppf(0.975, len(scores) - 1)
     return f"{mean(scores):.1f} ± {half:.1f}"
 
