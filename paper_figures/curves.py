@@ -39,11 +39,11 @@ def error_bars(mean: float, half_width: float | None) -> tuple[float, float]:
 
 
 def draw_cross(axes: Axes, x: float | None, y: float | None, color: str) -> None:
-    """The mark of a diverged run; None: at the lower end of that axis, which is not stretched for it."""
-    transform = axes.transData if x is not None and y is not None else axes.transAxes
-    if x is None and y is not None:
+    """The mark of a diverged run; None (for one of the two): at that axis's lower end, without stretching it."""
+    transform = axes.transData
+    if x is None:
         transform = axes.get_yaxis_transform()
-    elif y is None and x is not None:
+    elif y is None:
         transform = axes.get_xaxis_transform()
     axes.plot(
         [0.0 if x is None else x],
