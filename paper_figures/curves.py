@@ -39,7 +39,7 @@ def error_bars(mean: float, half_width: float | None) -> tuple[float, float]:
 
 
 def draw_cross(axes: Axes, x: float | None, y: float | None, color: str) -> None:
-    """The mark of a diverged run; None (for one of the two): at that axis's lower end, without stretching it."""
+    """The mark of a diverged run; None (for one of the two): at that axis's lower end."""
     transform = axes.transData
     if x is None:
         transform = axes.get_yaxis_transform()

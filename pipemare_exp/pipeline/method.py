@@ -95,8 +95,8 @@ class Method:
         return [False] * self.stages
 
     def updated(self, step: int, changes: Iterable[Tensor | None]) -> None:
-        """After update t = `step`: `changes` gives w_{t+1} - w_t stage by stage, None where not `tracks()[s]`; each is to
-        be read before the next one is asked for, and not kept."""
+        """After update t = `step`: `changes` gives w_{t+1} - w_t stage by stage, None where not `tracks()[s]`; each
+        is to be read before the next one is asked for, and not kept."""
 
     def state_dict(self) -> dict:
         rings = {name: [None if ring is None else ring.data for ring in rings] for name, rings in self.rings.items()}
