@@ -28,16 +28,22 @@ def optimizer(
 ) -> Callable[[list[dict]], torch.optim.Optimizer]:
     """A maker of the torch optimizer `name` from parameter groups (one per stage), rates set by the emulator.
 
-    Weight decay is L2 added to the gradient for sgd and adam, decoupled for adamw. foreach kernels by default, bitwise
-    equal to plain PyTorch's; `fused` ones agree to about 1e-6.
+    Weight decay is L2 added to the gradient for sgd and adam, decoupled for adamw. By default a kernel for each tensor
+    on a CPU and foreach kernels elsewhere, whichever costs less, bitwise equal to plain PyTorch's; `fused` ones agree
+    to about 1e-6.
     """
     if name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={name}: known are {', '.join(OPTIMIZERS)}{suggest(name, OPTIMIZERS)}")
-    common: dict[str, Any] = {"lr": 0.0, "weight_decay": weight_decay, "foreach": not fused, "fused": fused}
-    if name == "sgd":
-        return lambda groups: torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, **common)
-    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-    return lambda groups: kind(groups, betas=(betas[0], betas[1]), eps=eps, **common)
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    own: dict[str, Any] = (
+        {"momentum": momentum, "nesterov": nesterov} if name == "sgd" else {"betas": tuple(betas), "eps": eps}
+    )
+
+    def make(groups: list[dict]) -> torch.optim.Optimizer:
+        foreach = not fused and groups[0]["params"][0].device.type != "cpu"
+        return kinds[name](groups, lr=0.0, weight_decay=weight_decay, foreach=foreach, fused=fused, **own)
+
+    return make
 
 
 def rate_schedule(

@@ -60,8 +60,35 @@ def test_optimizers_are_those_of_torch_with_the_options_given(name, options, kin
     made = optimizers.optimizer(name, **options)([{"params": [weight], "lr": 0.5}])
     assert type(made) is kind
     group = made.param_groups[0]
-    assert group["lr"] == 0.5 and group["foreach"] is True and not group["fused"]
+    assert group["lr"] == 0.5 and group["foreach"] is False and not group["fused"]
     assert all(group[option] == value for option, value in options.items())
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("sgd", {}),
+        ("sgd", {"momentum": 0.9, "weight_decay": 5e-4}),
+        ("sgd", {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
+        ("adam", {"betas": (0.9, 0.98), "eps": 1e-9, "weight_decay": 1e-4}),
+        ("adamw", {"betas": (0.9, 0.98), "weight_decay": 1e-4}),
+    ],
+)
+def test_the_kernels_of_a_cpu_equal_the_foreach_ones_bit_for_bit(name, options):
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    drawn = torch.Generator().manual_seed(0)
+    ours, theirs = ([torch.nn.Parameter(torch.ones(size)) for size in (1, 7, 64, 1000, 5001)] for _ in range(2))
+    one = optimizers.optimizer(name, **options)([{"params": [p], "lr": 0.0} for p in ours])
+    other = kind([{"params": [p], "lr": 0.0} for p in theirs], foreach=True, **options)
+    for _ in range(20):
+        for index, (p, q) in enumerate(zip(ours, theirs, strict=True)):
+            p.grad = torch.randn(p.shape, generator=drawn)
+            q.grad = p.grad.clone()
+            rate = torch.rand((), generator=drawn).item()
+            one.param_groups[index]["lr"] = other.param_groups[index]["lr"] = rate
+        one.step()
+        other.step()
+        assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
 
 
 def test_an_unknown_optimizer_is_refused():

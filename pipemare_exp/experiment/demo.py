@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 
+from pipemare_exp import cli
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment import compose, config
+from pipemare_exp.experiment import compose, config, training_process
 from pipemare_exp.experiment.run_directory import FINAL, Run
 
 DEMO_CELLS = {
@@ -40,7 +40,7 @@ class Cell:
     seed: int
     run: Run
     steps: int
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: BaseProcess | None = field(default=None, repr=False)
     began: float = 0.0
     seconds: float = 0.0
     error: str | None = None
@@ -103,12 +103,14 @@ def train(
     tick: Callable[[], None],
     extra: Sequence[str] = (),
     stopping: Callable[[], None] = lambda: None,
+    work: Callable[[list[str]], int] = cli.main,
 ) -> None:
     """Train the cells that are not done, `jobs` at a time, those of most steps first, so that no long one is left over
     while the other jobs idle; `tick` is called about five times a second.
 
     A cell's `error` says why it came to no result. Ctrl-C (or SIGTERM) passes the wish on, waits until every
-    child has written its checkpoint (`stopping` is called before the wait), and then raises KeyboardInterrupt.
+    child has written its checkpoint (`stopping` is called before the wait), and then raises KeyboardInterrupt. `work`
+    is what a process does with the arguments of `pipemare`.
     """
     waiting = sorted((cell for cell in cells if not cell.done), key=lambda cell: -cell.steps)
     running: list[Cell] = []
@@ -116,11 +118,11 @@ def train(
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    _start(waiting[0], root, extra)
+                    _start(waiting[0], root, extra, work)
                     running.append(waiting.pop(0))
                 tick()
                 time.sleep(TICK)
-                for cell in [cell for cell in running if cell.process and cell.process.poll() is not None]:
+                for cell in [cell for cell in running if cell.process and not cell.process.is_alive()]:
                     _ended(cell)
                     running.remove(cell)
             tick()
@@ -130,37 +132,23 @@ def train(
             raise
 
 
-def _start(cell: Cell, root: Path, extra: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "pipemare_exp", "train", *cell.overrides, *extra, "--runs", str(root)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    # The package that runs now, wherever the demo was started from.
-    package = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+def _start(cell: Cell, root: Path, extra: Sequence[str], work: Callable[[list[str]], int]) -> None:
+    arguments = ["train", *cell.overrides, *extra, "--runs", str(root)]
     try:
         cell.run.path.mkdir(parents=True, exist_ok=True)
-        output = open(cell.run.path / "output.log", "wb")
+        cell.process = training_process.start(work, arguments, cell.run.path / "output.log")
     except OSError as error:
         raise UserError(f"cannot write {cell.run.path}: {error.strerror}; choose another place with --runs") from error
-    with output:
-        # A session of its own: the terminal's Ctrl-C reaches the children once, through us, and not twice.
-        cell.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
     cell.began = time.monotonic()
 
 
 def _ended(cell: Cell) -> None:
     assert cell.process is not None
     cell.seconds = time.monotonic() - cell.began
-    if not cell.done and cell.process.returncode == 0:
+    if not cell.done and cell.process.exitcode == 0:
         cell.error = "configs/ or the code changed meanwhile, it trained another configuration; start the demo again"
     elif not cell.done:
-        cell.error = last_line(cell.run.path / "output.log") or f"ended with exit code {cell.process.returncode}"
+        cell.error = last_line(cell.run.path / "output.log") or f"ended with exit code {cell.process.exitcode}"
     cell.process = None
 
 
@@ -177,18 +165,17 @@ def _stop(running: Sequence[Cell]) -> None:
     """Ask the trainings to checkpoint and leave; a second Ctrl-C, or too long a wait, kills what is left."""
     processes = [cell.process for cell in running if cell.process is not None]
     for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGINT)
     deadline = time.monotonic() + GRACE
     try:
         for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(deadline - time.monotonic(), 0.1))
+            process.join(max(deadline - time.monotonic(), 0.1))
     finally:
         for process in processes:
-            if process.poll() is None:
+            if process.is_alive():
                 process.kill()  # it resumes from its last checkpoint
-                process.wait()
+                process.join()
 
 
 @contextlib.contextmanager

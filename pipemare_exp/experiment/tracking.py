@@ -88,7 +88,7 @@ def open(cfg: Any, run: Any) -> Tracker | NullTracker:
     if cfg.tracking.name == "none":
         return NullTracker()
     try:
-        _import_mlflow()  # here and not in the thread, where it would race with the run's own imports
+        import_mlflow()  # here and not in the thread, where it would race with the run's own imports
         from pipemare_exp.experiment.mlflow_mirror import Mirror
 
         uri = cfg.tracking.uri or default_uri(Path(run.path).parent)
@@ -103,7 +103,7 @@ def mirror_run(run: Any, uri: str, experiment: str) -> str:
 
     Doing it twice adds nothing. Raises what MLflow raises.
     """
-    _import_mlflow()
+    import_mlflow()
     from pipemare_exp.experiment.mlflow_mirror import Mirror
 
     outcome, result = run.outcome, run.result  # first: a folder that cannot be read makes no MLflow run
@@ -125,7 +125,7 @@ def page_command(uri: str) -> str:
     return f"{program} server --backend-store-uri '{uri}' --host 127.0.0.1 --port 5000 --workers 1"
 
 
-def _import_mlflow() -> None:
+def import_mlflow() -> None:
     """Import MLflow so that it neither talks to the network by itself nor prints; the user's settings win."""
     for name, value in {
         "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ WORTHWHILE = 4 << 20
 tensor that autograd saves, some 200 to 500 in a microbatch, and 5 times the weights are moved otherwise."""
 
 
-class _Place(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class _Place:
     """A view of the flat weights: its stage, its beginning in the stage's slice, its shape."""
 
     stage: int
@@ -47,21 +49,33 @@ class BackwardWeights:
         self._high = self._low + flat.weights.nbytes
         base = int(flat.weights.storage_offset())
         self._starts = [int(stage.storage_offset()) - base for stage in weights.history.live]
+        self._places: dict[tuple[Any, ...], _Place] = {}
         self._reads: Sequence[Read] = []
-        self._sources: list[Tensor | None] = []
+        self._changes = -1
+        self._views: dict[_Place, Tensor] = {}
 
     def saving(self) -> AbstractContextManager[Any]:
         """Within: the forward of a microbatch."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def read(self, reads: Sequence[Read]) -> None:
-        """What the coming backward reads, per stage. Looked up when it is asked for: an embedding's backward never
-        reads its weights."""
-        self._reads, self._sources = reads, [None] * len(reads)
+        """What the coming backward reads, per stage. Looked up when it is asked for (an embedding's backward never
+        reads its weights) and kept for the step's other microbatches that read the same."""
+        if self._changes != self._weights.changes or reads != self._reads:
+            self._reads, self._changes = reads, self._weights.changes
+            self._views = {}
 
     def _pack(self, saved: Tensor) -> Tensor | _Place:
-        if not self._low <= saved.data_ptr() < self._high:
+        address = saved.data_ptr()
+        if not self._low <= address < self._high:
             return saved
+        key = address, saved.dtype, saved.size(), saved.stride()
+        place = self._places.get(key)
+        if place is None:  # the first microbatch, or operations that saved none of this form before
+            place = self._places[key] = self._place(saved)
+        return place
+
+    def _place(self, saved: Tensor) -> _Place:
         if saved.dtype != self._buffer.dtype:
             raise RuntimeError(f"weights were saved as {saved.dtype}, they are {self._buffer.dtype}")
         start = (saved.data_ptr() - self._low) // self._buffer.element_size()
@@ -71,7 +85,9 @@ class BackwardWeights:
     def _unpack(self, packed: Tensor | _Place) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
-        source = self._sources[packed.stage]
-        if source is None:
-            source = self._sources[packed.stage] = self._weights.beside(packed.stage, self._reads[packed.stage])
-        return source.as_strided(packed.size, packed.stride, int(source.storage_offset()) + packed.offset)
+        view = self._views.get(packed)
+        if view is None:
+            source = self._weights.beside(packed.stage, self._reads[packed.stage])
+            offset = int(source.storage_offset()) + packed.offset
+            view = self._views[packed] = source.as_strided(packed.size, packed.stride, offset)
+        return view

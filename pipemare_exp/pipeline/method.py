@@ -129,11 +129,14 @@ class Asynchronous(Method):
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
         self._ages = [[(n - delay) // self.microbatches for delay in self.delays] for n in range(self.microbatches)]
+        self._distinct = [sorted(set(ages)) for ages in self._ages]
 
     def forward(self, step: int, microbatch: int) -> list[Read]:
         if step < self.warmup_steps:
             return super().forward(step, microbatch)
-        return [Read(max(self.warmup_steps, step + age)) for age in self._ages[microbatch]]
+        # One object for all stages of an age: a step would else make thousands, which the garbage collector looks at.
+        reads = {age: Read(max(self.warmup_steps, step + age)) for age in self._distinct[microbatch]}
+        return [reads[age] for age in self._ages[microbatch]]
 
     def rate_factors(self, step: int) -> list[float]:
         return rescheduled(self.tau, step - self.warmup_steps, self.lr_rescheduling_steps)

@@ -53,6 +53,8 @@ class StageWeights:
         """Called whenever the live weights have changed: the model may compute with something made from them."""
         self._estimates: dict[int, Read] = {}
         """What `beside` has made in this step, by stage: it stands in the history's spare slot."""
+        self.changes = 0
+        """How often the versions that reads name have changed: by an update, by a checkpoint."""
 
     @torch.no_grad()
     def load(self, reads: Sequence[Read], image: int | None = None) -> None:
@@ -87,15 +89,13 @@ class StageWeights:
         """Whether the live weights are what `reads` names."""
         return self._loaded == reads
 
-    @torch.no_grad()
     def beside(self, stage: int, read: Read) -> Tensor:
-        """The weights that `read` names, for reading only: wherever they stand, without touching the live ones.
+        """The weights that `read` names, for reading only, where they stand until `changes` counts on: in the history,
+        without touching the live ones.
 
         An estimate is made once and kept until the update, in place of the oldest version: a forward of this step that
         reads that version must have loaded it before.
         """
-        if read == self._loaded[stage]:
-            return self.history.live[stage]
         if read.buffer is None:
             return self._source(stage, read)
         place = self.history.spare(stage)
@@ -135,6 +135,7 @@ class StageWeights:
         self.method.updated(step, self._changes())
         self.history.push()
         self._estimates.clear()
+        self.changes += 1
         self._loaded = [Read(self.history.current)] * len(self.stages)
         if self.refresh is not None:
             self.refresh()
@@ -178,6 +179,7 @@ class StageWeights:
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self._estimates.clear()
+        self.changes += 1
         if self.images is not None:
             self.images.forget()
         self._loaded = [Read(self.history.current)] * len(self.stages)

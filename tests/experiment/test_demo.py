@@ -3,7 +3,8 @@
 import csv
 import os
 import signal
-import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -74,9 +75,9 @@ def test_demo_trains_compares_draws_names_failures_and_is_a_no_op_the_second_tim
 def test_long_trainings_begin_first(monkeypatch, tmp_path):
     begun = []
 
-    def start(cell, root, extra):
+    def start(cell, root, extra, work):
         begun.append(cell.method)
-        cell.process = type("Ended", (), {"poll": lambda self: 0, "returncode": 0})()
+        cell.process = type("Ended", (), {"is_alive": lambda self: False, "exitcode": 0})()
 
     monkeypatch.setattr(demo, "_start", start)
     lengths = {"a": 5, "b": 9, "c": 5, "d": 12}
@@ -85,23 +86,21 @@ def test_long_trainings_begin_first(monkeypatch, tmp_path):
     assert begun == ["d", "b", "a", "c"]
 
 
+def saves_when_asked(arguments):
+    """Stands in for a training: writes what it would write on SIGINT, and how often it was asked."""
+    folder = Path(arguments[-1]) / arguments[1].replace("/", "-")
+    asked = []
+    signal.signal(signal.SIGINT, lambda *_: asked.append(1))
+    folder.with_suffix(".ready").touch()
+    while not asked:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    folder.with_suffix(".saved").write_text(str(len(asked)))
+    return 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp_path, number):
-    """Stand-ins for the trainings write what they would write on SIGINT, and how often they were asked."""
-    script = tmp_path / "python"
-    script.write_text(
-        f"#!{sys.executable}\n"
-        "import pathlib, signal, sys, time\n"
-        "folder = pathlib.Path(sys.argv[-1]) / sys.argv[4].replace('/', '-')\n"
-        "asked = []\n"
-        "signal.signal(signal.SIGINT, lambda *_: asked.append(1))\n"
-        "folder.with_suffix('.ready').touch()\n"
-        "while not asked: time.sleep(0.01)\n"
-        "time.sleep(0.5)\n"
-        "folder.with_suffix('.saved').write_text(str(len(asked)))\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setattr(demo.sys, "executable", str(script))
+def test_an_interrupt_waits_for_the_checkpoints_of_the_children(tmp_path, number):
     cells = [demo.Cell("digits", method, 0, Run(tmp_path / method), 10) for method in ("gpipe", "async", "t1")]
     said = []
 
@@ -114,7 +113,7 @@ def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(KeyboardInterrupt):
-            demo.train(cells, tmp_path, 2, tick, stopping=lambda: said.append(True))
+            demo.train(cells, tmp_path, 2, tick, stopping=lambda: said.append(True), work=saves_when_asked)
     finally:
         signal.signal(signal.SIGINT, inherited)
     assert {path.name: path.read_text() for path in tmp_path.glob("*.saved")} == {
@@ -123,4 +122,4 @@ def test_an_interrupt_waits_for_the_checkpoints_of_the_children(monkeypatch, tmp
     }
     assert said == [True]
     assert signal.getsignal(signal.SIGTERM) is before
-    assert all(cell.process is None or cell.process.returncode == 0 for cell in cells)
+    assert all(cell.process is None or cell.process.exitcode == 0 for cell in cells)

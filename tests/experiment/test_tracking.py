@@ -50,7 +50,7 @@ def python(code, **environment):
 def empty_store(tmp_path_factory):
     """A store with its tables, made once: that takes MLflow two seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    tracking._import_mlflow()
+    tracking.import_mlflow()
     from mlflow.tracking import MlflowClient
 
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
