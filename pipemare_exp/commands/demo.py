@@ -46,12 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train what is missing, then table, figure, MLflow's address. 1 where a run failed, 130 after Ctrl-C."""
-    from pipemare_exp.experiment import demo
+    from pipemare_exp.experiment import demo, training_process
 
     for name in ("seeds", "jobs"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     root = runs_root(args.runs)
+    training_process.begin()
     cells = demo.cells(args.tasks, args.seeds, root, args.set)
     todo = [cell for cell in cells if not cell.done]
     if len(todo) < len(cells):

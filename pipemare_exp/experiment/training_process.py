@@ -23,6 +23,16 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+def begin() -> None:
+    """Start the server, which goes on importing while the caller does other things; `start` does it too."""
+    if sys.platform == "linux":
+        from multiprocessing import forkserver
+
+        multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED])
+        with _environment(_ONE_THREAD):  # the server takes over what it is started with
+            forkserver.ensure_running()
+
+
 def start(work: Callable[..., int], arguments: list[str], output: Path) -> BaseProcess:
     """`work(arguments)` with one thread in a new process, whose exit code it gives; `output` gets what it prints.
 
@@ -33,10 +43,9 @@ def start(work: Callable[..., int], arguments: list[str], output: Path) -> BaseP
         pass
     context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     environment = {**os.environ, **_ONE_THREAD}
+    begin()
     process = context.Process(target=_run, args=(work, arguments, str(output), environment))
-    with _environment(_ONE_THREAD):  # the server takes over what it is started with
-        if sys.platform == "linux":
-            context.set_forkserver_preload([PRELOADED])
+    with _environment(_ONE_THREAD):
         process.start()
     return process
 
