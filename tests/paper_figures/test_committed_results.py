@@ -8,7 +8,7 @@ from statistics import mean, stdev
 import pytest
 from scipy import stats
 
-from paper_figures import registry, rows
+from paper_figures import registry, rows, select
 from paper_figures.run_row import RunRow
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -74,7 +74,7 @@ def _cell(runs: list[RunRow]) -> str:
 
 @pytest.mark.parametrize("page", ["README.md", "results/README.md"])
 def test_the_main_table_is_what_the_rows_give(page: str):
-    runs = FOLDERS["laptop"]
+    runs = [run for run in FOLDERS["laptop"] if select.plain(run)]  # the other studies have runs of the same methods
     lines = (RESULTS.parent / page).read_text(encoding="utf-8").splitlines()
     for label in ("gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3"):
         cells = [
