@@ -43,7 +43,7 @@ def compare(
     """Rows of the table, plain PyTorch first: the time of a step, its ratio to a plain one's, and memory.
 
     Times are taken in `pairs` rounds in which plain PyTorch and every method make one step each, so that whatever slows
-    the machine for a while slows all; a row gives median, least and greatest ratio to the plain step of the same round.
+    the machine for a while slows all, and each begins in its turn, so that none always follows the same; a row gives median, least and greatest ratio to the plain step of the same round.
     `peak_memory` is of a fresh process, `extra_memory` what it takes beyond the plain one's, `predicted_memory` what
     the rings, buffers and images should take, all in bytes, and None without `memory`. `moved_bytes`: read and written
     by the emulator in a step of steady state, by counting. `overhead_seconds`: median of the differences. `clock`: one
@@ -60,7 +60,11 @@ def compare(
     for step in [*steps.values()] * 2:
         step()
     gc.collect()  # else the first full collection, over all that the imports made, falls into one of the steps timed
-    rounds = [{name: _seconds(step, CLOCKS[clock]) for name, step in steps.items()} for _ in range(pairs)]
+    order = list(steps.items())
+    rounds = [
+        {name: _seconds(step, CLOCKS[clock]) for name, step in order[k % len(order) :] + order[: k % len(order)]}
+        for k in range(pairs)
+    ]
     rows: list[dict[str, Any]] = []
     for name in steps:
         ratios = [times[name] / times["plain"] for times in rounds]
