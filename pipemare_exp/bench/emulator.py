@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -43,7 +45,8 @@ def compare(
     """Rows of the table, plain PyTorch first: the time of a step, its ratio to a plain one's, and memory.
 
     Times are taken in `pairs` rounds in which plain PyTorch and every method make one step each, so that whatever slows
-    the machine for a while slows all, and each begins in its turn, so that none always follows the same; a row gives median, least and greatest ratio to the plain step of the same round.
+    the machine for a while slows all, and each begins in its turn; a row gives median, least and greatest ratio to the
+    plain step of the same round.
     `peak_memory` is of a fresh process, `extra_memory` what it takes beyond the plain one's, `predicted_memory` what
     the rings, buffers and images should take, all in bytes, and None without `memory`. `moved_bytes`: read and written
     by the emulator in a step of steady state, by counting. `overhead_seconds`: median of the differences. `clock`: one
@@ -91,6 +94,29 @@ def compare(
         row["peak_memory"] = peak_memory(model, name, microbatches, batch, threads) if memory else None
         row["extra_memory"] = row["peak_memory"] - (rows or [row])[0]["peak_memory"] if memory else None
         rows.append(row)
+    return rows
+
+
+def in_processes(count: int, model: str, methods: Sequence[str], microbatches: int, **options: Any) -> list[dict]:
+    """Rows of `compare` from `count` fresh processes, one after the other: medians over the processes.
+
+    Where the memory of one process happens to lie makes one model's steps faster than another's by a per cent or two,
+    in all its rounds: two copies of plain PyTorch differ as much. `ratio_min` and `ratio_max` are here the least and
+    the greatest of the processes' medians, which `ratio_medians` lists.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        found = [
+            pool.submit(compare, model, methods, microbatches, **{**options, "memory": options["memory"] and not k})
+            for k in range(count)
+        ]
+        tables = [future.result() for future in found]
+    rows = []
+    for same in zip(*tables, strict=True):
+        medians = [row["ratio_median"] for row in same]
+        pooled = {name: statistics.median(row[name] for row in same) for name in ("seconds", "overhead_seconds")}
+        ratios = {"ratio_median": statistics.median(medians), "ratio_min": min(medians), "ratio_max": max(medians)}
+        rows.append({**same[0], **pooled, **ratios, "processes": count, "ratio_medians": medians})
     return rows
 
 

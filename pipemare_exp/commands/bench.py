@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ HELP = "measure what emulation costs, and what real pipelines reach"
 EXAMPLES = """examples:
   pipemare bench emulator
   pipemare bench emulator --model resnet20 --method t1+t2 --threads 1 --out bench.json
+  pipemare bench emulator --processes 8 --pairs 9         medians over fresh processes: differences below 2 %
   pipemare bench emulator --scaling                       its cost by stages, microbatches and size of the model
   pipemare bench runtime                                  8 ranks that sleep, real computation on 2, memory on 4
   pipemare bench runtime --only sleep --stages 8 --seconds 0.05 --json
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ours = parser.add_argument_group("emulator only")
     ours.add_argument("--scaling", action="store_true", help="vary stages, microbatches and width of a ResNet-50")
+    ours.add_argument("--processes", type=int, default=1, help="fresh processes whose medians are taken (default 1)")
     ours.add_argument("--no-memory", action="store_true", help="leave out the peaks of memory (two steps each)")
     ours.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall",
@@ -65,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipemare_exp.errors import UserError
 
-    for name in ("microbatches", "pairs", "threads", "rounds", "steps", "stages", "ranks"):
+    for name in ("microbatches", "pairs", "threads", "processes", "rounds", "steps", "stages", "ranks"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if args.what == "runtime":
@@ -83,7 +86,7 @@ def _emulator(args: argparse.Namespace) -> int:
         if method not in workloads.METHODS:
             known = ", ".join(workloads.METHODS)
             raise UserError(f"--method {method}: known are {known}{suggest(method, workloads.METHODS)}")
-    if args.scaling and (args.model or args.batch or len(wanted) > 1):
+    if args.scaling and (args.model or args.batch or len(wanted) > 1 or args.processes > 1):
         raise UserError("--scaling has its own models and minibatches and takes one --method; leave out the others")
     if args.clock == "cpu" and args.threads != 1:
         raise UserError(f"--clock cpu with --threads {args.threads}: it adds up the threads' time; take --threads 1")
@@ -92,10 +95,9 @@ def _emulator(args: argparse.Namespace) -> int:
     if args.scaling:
         rows = scaling.scaling(wanted[0], args.pairs, args.threads, args.clock)
     for model in [] if args.scaling else args.model or list(workloads.BATCHES):
-        rows += emulator.compare(
-            model, wanted, args.microbatches, batch=args.batch, pairs=args.pairs, threads=args.threads,
-            memory=not args.no_memory, clock=args.clock,
-        )  # fmt: skip
+        options = {"batch": args.batch, "pairs": args.pairs, "threads": args.threads, "clock": args.clock}
+        measure = partial(emulator.in_processes, args.processes) if args.processes > 1 else emulator.compare
+        rows += measure(model, wanted, args.microbatches, memory=not args.no_memory, **options)
     found = {
         "command": shlex.join(["pipemare", *sys.argv[1:]]),
         "commit": commit,
@@ -123,8 +125,9 @@ def _show_emulator(rows: list[dict[str, Any]], args: argparse.Namespace) -> None
     def megabytes(value: int | None) -> str:
         return "-" if value is None else f"{value / 1e6:.1f}"
 
+    several = f" in each of {args.processes} processes" if args.processes > 1 else ""
     table = Table(
-        title=f"emulation over plain PyTorch, {args.pairs} rounds, threads: {args.threads}, {args.clock} time"
+        title=f"emulation over plain PyTorch, {args.pairs} rounds{several}, threads: {args.threads}, {args.clock} time"
     )
     for column in ("model", "method", "P", "N", "batch", "s a step", "ratio (min-max)", "over ms", "moved MB",
                    "peak MB", "extra MB", "by formula"):  # fmt: skip

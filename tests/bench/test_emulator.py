@@ -1,6 +1,7 @@
 """What the benchmark counts (its times are the machine's and are not tested)."""
 
 import json
+import statistics
 
 import pytest
 import torch
@@ -81,3 +82,15 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     assert cli.main(["bench", "emulator", "--method", "t1t2"]) == 2
     assert cli.main(["bench", "emulator", "--clock", "cpu", "--threads", "2"]) == 2
     assert cli.main([*arguments[:-1], str(tmp_path / "none" / "x.json")]) == 2
+
+
+def test_medians_over_fresh_processes():
+    found = emulator.in_processes(
+        2, "resnet20", ["gpipe"], 2, batch=4, pairs=3, threads=1, width=1, memory=False, clock="cpu"
+    )
+    assert [row["method"] for row in found] == ["plain", "gpipe"]
+    for row in found:
+        assert row["processes"] == len(row["ratio_medians"]) == 2
+        assert row["ratio_median"] == statistics.median(row["ratio_medians"])
+        assert (row["ratio_min"], row["ratio_max"]) == (min(row["ratio_medians"]), max(row["ratio_medians"]))
+    assert found[0]["ratio_medians"] == [1.0, 1.0] and found[1]["seconds"] > 0
