@@ -106,15 +106,13 @@ def in_processes(count: int, model: str, methods: Sequence[str], microbatches: i
     """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
-        found = [
-            pool.submit(compare, model, methods, microbatches, **{**options, "memory": options["memory"] and not k})
-            for k in range(count)
-        ]
+        found = [pool.submit(compare, model, methods, microbatches, **options) for _ in range(count)]
         tables = [future.result() for future in found]
     rows = []
     for same in zip(*tables, strict=True):
         medians = [row["ratio_median"] for row in same]
-        pooled = {name: statistics.median(row[name] for row in same) for name in ("seconds", "overhead_seconds")}
+        names = ["seconds", "overhead_seconds"] + ["peak_memory", "extra_memory"] * options["memory"]
+        pooled = {name: statistics.median(row[name] for row in same) for name in names}
         ratios = {"ratio_median": statistics.median(medians), "ratio_min": min(medians), "ratio_max": max(medians)}
         rows.append({**same[0], **pooled, **ratios, "processes": count, "ratio_medians": medians})
     return rows
@@ -206,6 +204,7 @@ def _peak_of(job: dict) -> int:
     # resident once touched, and would otherwise be charged to the one that touches more of them.
     for method in ("plain", "t1+t2"):
         _steps(workloads.build("resnet20", 2, 4, width=1), method)
+    gc.collect()  # models and their hooks are cycles: they would else be counted until a collection happens to run
     _steps(workloads.build(job["model"], job["microbatches"], job["batch"]), job["method"])
     with open("/proc/self/status") as status:
         peak = next(line for line in status if line.startswith("VmHWM"))
