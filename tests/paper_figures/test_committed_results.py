@@ -84,3 +84,11 @@ def test_the_main_table_is_what_the_rows_give(page: str):
         assert any(line.startswith(f"| `{label}`") and line.endswith(f" | {' | '.join(cells)} |") for line in lines), (
             cells
         )
+
+
+def test_the_longer_runs_are_told_as_they_ended():
+    """Beside the main table: fewer seeds of a longer training, rows only."""
+    lines = (RESULTS / "README.md").read_text(encoding="utf-8").splitlines()
+    for run in rows.read(RESULTS / "longer"):
+        told = f"{run.last:.1f}" if run.outcome == "finished" else run.outcome
+        assert any(line.startswith(f"| `{run.method}`") and line.endswith(f"| {told} |") for line in lines), run.name
