@@ -21,6 +21,7 @@ from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment import compose
 from pipemare_exp.experiment.sweep_plan import TO_DO, Planned
 from pipemare_exp.experiment.sweep_worker import WAIT, Batch, first_line, train_cell
+from pipemare_exp.experiment.training_process import ONE_THREAD, environment
 
 IN_PROCESS = "basic"
 DRAIN = 2.0  # seconds without any training after which a stopped sweep no longer waits for its launcher
@@ -64,7 +65,7 @@ class Sweep:
         todo = [one for one in self.planned if one.state in (*TO_DO, "running")]
         todo.sort(key=lambda one: one.state == "running")  # trained by another process: waited for, at the end
         try:
-            with self._signals(), _one_thread_for_children(self.launcher != IN_PROCESS):
+            with self._signals(), environment({} if self.launcher == IN_PROCESS else ONE_THREAD):
                 self._train(todo)
         except KeyboardInterrupt:
             if self.signal is None:
@@ -189,19 +190,3 @@ class Sweep:
                 if quiet >= DRAIN and self.launched:
                     signal.raise_signal(signal.SIGINT)
                     return
-
-
-@contextlib.contextmanager
-def _one_thread_for_children(wanted: bool) -> Iterator[None]:
-    """OMP_NUM_THREADS=1 and its like, which only processes started meanwhile see."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if wanted else ()
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = "pipemare_exp.experiment.preload"
-
-# The package that runs now, wherever the command was started from.
-_PACKAGE = str(Path(__file__).resolve().parents[2])
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""What keeps a process that is started with it to one thread."""
 
 
 def begin() -> None:
@@ -28,8 +26,8 @@ def begin() -> None:
     if sys.platform == "linux":
         from multiprocessing import forkserver
 
-        multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED])
-        with _environment(_ONE_THREAD):  # the server takes over what it is started with
+        _context()
+        with environment(_inherited()):
             forkserver.ensure_running()
 
 
@@ -41,19 +39,32 @@ def start(work: Callable[..., int], arguments: list[str], output: Path) -> BaseP
     """
     with open(output, "wb"):
         pass
-    context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    environment = {**os.environ, **_ONE_THREAD}
-    begin()
-    process = context.Process(target=_run, args=(work, arguments, str(output), environment))
-    with _environment(_ONE_THREAD):
+    # Handed over: the server may have been started long before, with other values.
+    process = _context().Process(target=_run, args=(work, arguments, str(output), {**os.environ, **ONE_THREAD}))
+    with environment(_inherited()):
         process.start()
     return process
 
 
-def _run(work: Callable[..., int], arguments: list[str], output: str, environment: Mapping[str, str]) -> None:
+def _context() -> Any:
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([PRELOADED])
+    return context
+
+
+def _inherited() -> dict[str, str]:
+    """What a process, or the server, must see before its first import: threads, and the package that runs now,
+    wherever the command was started from."""
+    package = str(Path(__file__).resolve().parents[2])
+    return {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+
+
+def _run(work: Callable[..., int], arguments: list[str], output: str, variables: Mapping[str, str]) -> None:
     os.setsid()
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(variables)
     with open(output, "ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
@@ -64,16 +75,15 @@ def _run(work: Callable[..., int], arguments: list[str], output: str, environmen
 
 
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    path = os.pathsep.join(filter(None, [_PACKAGE, os.environ.get("PYTHONPATH")]))
-    new = {**values, "PYTHONPATH": path}
-    before = {name: os.environ.get(name) for name in new}
-    os.environ.update(new)
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Within, the environment has `values` too, which only processes started meanwhile see."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
