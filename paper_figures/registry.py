@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paper_figures import select
-from paper_figures.axes_of_studies import AXES
-from paper_figures.rows import RunRow
+from paper_figures.runs import select
+from paper_figures.runs.axes_of_studies import AXES
+from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.errors import UserError, suggest
 
 TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
@@ -42,7 +42,7 @@ class Entry:
         return (self._module().__doc__ or "").strip().splitlines()[0]
 
     def _module(self) -> Any:
-        return importlib.import_module(f"paper_figures.{self.module}")
+        return importlib.import_module(f"paper_figures.{self.kind}.{self.module}")
 
     def sweep(self, scale: str | None) -> str:
         """The command that makes the runs."""
@@ -124,7 +124,7 @@ def _runs_entries() -> list[Entry]:
 
 ENTRIES: tuple[Entry, ...] = (
     *(
-        Entry(name, name, "theory", needs_data=name == "theory_heatmap")
+        Entry(name, name.removeprefix("theory_"), "theory", needs_data=name == "theory_heatmap")
         for name in (
             "theory_divergence",
             "theory_heatmap",

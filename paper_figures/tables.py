@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_figures.style import write_csv
-from pipemare_exp.experiment.statistics import Estimate
+from pipemare_exp.analysis.statistics import Estimate
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -44,7 +44,7 @@ def latex(text: str) -> str:
 
 def estimate(values: Sequence[float], digits: int = 1) -> str:
     """`97.3 ± 0.4` of several values, `97.3` of one, `–` of none (95 % interval by Student's t)."""
-    from pipemare_exp.experiment.statistics import mean_with_interval
+    from pipemare_exp.analysis.statistics import mean_with_interval
 
     return show(mean_with_interval(values), digits)
 

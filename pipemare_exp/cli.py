@@ -12,10 +12,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from pipemare_exp import __version__
 from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.paths import PACKAGE
 
 # In the order of --help. A command whose module this checkout does not have is not listed.
 COMMANDS = {
@@ -46,7 +46,7 @@ EXAMPLES = """examples:
 
 def available() -> list[str]:
     """The commands whose module exists."""
-    folder = Path(__file__).parent / "commands"
+    folder = PACKAGE / "commands"
     return [name for name in COMMANDS if (folder / f"{name}.py").is_file()]
 
 

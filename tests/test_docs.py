@@ -20,7 +20,7 @@ import yaml
 from pipemare_exp import cli
 from pipemare_exp.commands import plan, sweep
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import config
+from pipemare_exp.experiment.config import resolve as config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -257,7 +257,7 @@ def test_adding_works_when_followed_literally(tmp_path):
 
 
 def test_output_names_the_columns_of_rows_and_the_keys_of_a_plan():
-    from paper_figures.rows import RunRow
+    from pipemare_exp.analysis.rows import RunRow
 
     assert not undocumented(one.name for one in dataclasses.fields(RunRow) if one.name != "evals")
     assert not undocumented(keys(plan.make_plan(4, 2, steps=2, sizes=[1, 1, 1, 1])))

@@ -226,7 +226,7 @@ def test_wheel_carries_all_that_a_run_needs(tmp_path: Path) -> None:
         assert sources, f"{folder}/ is empty"
         assert {f"pipemare_exp/_{folder}/{source}" for source in sources} <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pipemare_exp", "paper_figures"}
-    assert {"paper_figures/published.yaml", "pipemare_exp/experiment/templates/report.html"} <= names
+    assert {"pipemare_exp/analysis/published.yaml", "pipemare_exp/report/templates/report.html"} <= names
 
 
 @pytest.mark.parametrize(

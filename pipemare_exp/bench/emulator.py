@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from pipemare_exp.bench import workloads
-from pipemare_exp.pipeline import costs
-from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.images import BACKWARD, FEWEST, FORWARD
-from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.schedule import costs
+from pipemare_exp.pipeline.weights.reads import Read
+from pipemare_exp.pipeline.weights.staged_copies import BACKWARD, FEWEST, FORWARD
 
 # glibc gives every block above this to the system by itself and takes it back when freed, so that the peak of the
 # resident set is the peak of what is allocated and not of what the allocator keeps for later.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.bench.runtime_memory import totals
-from pipemare_exp.experiment import provenance
-from pipemare_exp.experiment.run_directory import write_json
+from pipemare_exp.experiment.runs import provenance
+from pipemare_exp.experiment.runs.folder import write_json
 
 
 def add(path: Path, found: dict[str, Any], argv: Sequence[str]) -> None:

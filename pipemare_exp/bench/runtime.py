@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline import costs
+from pipemare_exp.pipeline.schedule import costs
 
 
 def run_ranks(spec: list[dict[str, Any]], ranks: int, timeout: float) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ import torch
 
 from pipemare_exp import models
 from pipemare_exp.bench.runtime import run_ranks
-from pipemare_exp.pipeline import costs
-from pipemare_exp.pipeline.measure import balanced_pieces, piece_seconds
-from pipemare_exp.pipeline.stages import pieces
+from pipemare_exp.pipeline.model.units import pieces
+from pipemare_exp.pipeline.runtime.measure import balanced_pieces, piece_seconds
+from pipemare_exp.pipeline.schedule import costs
 
 METHODS = ("gpipe", "1f1b", "pipedream", "pipemare", "torch-gpipe", "torch-1f1b")
 TORCH = ("torch-gpipe", "torch-1f1b")

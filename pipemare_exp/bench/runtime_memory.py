@@ -7,9 +7,9 @@ from typing import Any
 from pipemare_exp.bench.runtime import run_ranks
 from pipemare_exp.bench.runtime_compute import spec_of
 from pipemare_exp.models import unit_sizes
-from pipemare_exp.pipeline import costs
-from pipemare_exp.pipeline.stages import choose_boundaries
-from pipemare_exp.pipeline.versions import history_depth, mean_delays, slot_delays
+from pipemare_exp.pipeline.model.units import choose_boundaries
+from pipemare_exp.pipeline.schedule import costs
+from pipemare_exp.pipeline.schedule.versions import history_depth, mean_delays, slot_delays
 
 BYTES = 4
 """Of a weight."""

@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipemare_exp import methods, models, optimizers
-from pipemare_exp.pipeline.columns import columns_of, ranks_of
-from pipemare_exp.pipeline.feed import Feed
-from pipemare_exp.pipeline.processes import keep_freed_memory, let_compute_first, watch_for_parent
-from pipemare_exp.pipeline.recompute import piece_starts, run_pieces
-from pipemare_exp.pipeline.runtime import Runtime
-from pipemare_exp.pipeline.stages import Piece, pieces, weight_units
-from pipemare_exp.pipeline.timeline import aligned, utilization, windows
-from pipemare_exp.pipeline.transport import Transport
-from pipemare_exp.pipeline.versions import history_depth, slot_delays
+from pipemare_exp.pipeline.model.recompute import piece_starts, run_pieces
+from pipemare_exp.pipeline.model.units import Piece, pieces, weight_units
+from pipemare_exp.pipeline.runtime.feed import Feed
+from pipemare_exp.pipeline.runtime.processes import keep_freed_memory, let_compute_first, watch_for_parent
+from pipemare_exp.pipeline.runtime.rank import Runtime
+from pipemare_exp.pipeline.runtime.timeline import aligned, utilization, windows
+from pipemare_exp.pipeline.runtime.transport import Transport
+from pipemare_exp.pipeline.schedule.columns import columns_of, ranks_of
+from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
 
 TIMEOUT = 120.0
 

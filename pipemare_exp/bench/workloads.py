@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from pipemare_exp import methods, models, optimizers
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.stages import choose_boundaries, weight_units
+from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.model.units import choose_boundaries, weight_units
 
 # model: size of a minibatch. 128 images are the usual CIFAR-10 minibatch of the small ResNets, taken for ResNet-50 too.
 # The Transformer's is in target tokens: those of the laptop recipe for IWSLT14, half of the published 4,096.

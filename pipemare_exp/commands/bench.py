@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE",
+        "--out",
+        type=Path,
+        metavar="FILE",
         help="record rows, command, commit and machine in FILE (runtime: beside the rows that it has)",
     )
     ours = parser.add_argument_group("emulator only")
@@ -52,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours.add_argument("--processes", type=int, default=1, help="fresh processes whose medians are taken (default 1)")
     ours.add_argument("--no-memory", action="store_true", help="leave out the peaks of memory (two steps each)")
     ours.add_argument(
-        "--clock", choices=["wall", "cpu"], default="wall",
+        "--clock",
+        choices=["wall", "cpu"],
+        default="wall",
         help="cpu: the process's own time, for a busy machine; needs --threads 1",
     )
     only = parser.add_argument_group("runtime only")
@@ -79,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 def _emulator(args: argparse.Namespace) -> int:
     from pipemare_exp.bench import emulator, scaling, workloads
     from pipemare_exp.errors import UserError, suggest
-    from pipemare_exp.experiment import provenance
+    from pipemare_exp.experiment.runs import provenance
 
     wanted = args.method or (["t1+t2"] if args.scaling else ["gpipe", "t1+t2"])
     for method in wanted:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.analysis import comparison as report
+from pipemare_exp.analysis import records, words
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import comparison_words as words
-from pipemare_exp.experiment import records, report
-from pipemare_exp.experiment.run_directory import runs_root
+from pipemare_exp.experiment.runs.folder import runs_root
 
 HELP = "compare the methods on a task: mean over seeds, interval, difference from synchronous training"
 

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipemare_exp.analysis import comparison as report
+from pipemare_exp.analysis import records
 from pipemare_exp.commands import compare
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import records, report, tracking
-from pipemare_exp.experiment.run_directory import runs_root
+from pipemare_exp.experiment.runs.folder import runs_root
+from pipemare_exp.experiment.tracking import tracker as tracking
 
 if TYPE_CHECKING:
-    from pipemare_exp.experiment.demo import Cell
+    from pipemare_exp.experiment.sweep.demo import Cell
 
 HELP = "train the methods on handwritten digits and on number phrases, side by side, and compare them"
 
@@ -46,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train what is missing, then table, figure, MLflow's address. 1 where a run failed, 130 after Ctrl-C."""
-    from pipemare_exp.experiment import demo, training_process
+    from pipemare_exp.experiment.sweep import demo
+    from pipemare_exp.experiment.sweep import fork_server as training_process
 
     for name in ("seeds", "jobs"):
         if getattr(args, name) < 1:
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _conclude(tasks: Sequence[str], cells: Sequence[Cell], root: Path) -> None:
     """One table of the demo's own runs, and a figure for each task."""
-    from paper_figures.metric_over_epochs import draw
+    from paper_figures.runs.metric_over_epochs import draw
 
     found = [records.read(cell.run) for cell in cells if cell.run.config]
     compare.show([row for task in tasks for row in report.compare(found, task)])

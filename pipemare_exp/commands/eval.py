@@ -20,9 +20,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("run", metavar="RUN", help="a run's folder, or its name in the folder of runs")
-    parser.add_argument(
-        "--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)"
-    )
+    parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--beam", type=int, metavar="B", help="translation: width of the test's beam (default: 5)")
     parser.add_argument(
@@ -35,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pipemare_exp.experiment.evaluate import evaluate
-    from pipemare_exp.experiment.run_directory import open_run
+    from pipemare_exp.experiment.runs.folder import open_run
 
     if args.beam is not None and args.beam < 1:
         raise UserError(f"--beam {args.beam}; it must be at least 1")
@@ -48,14 +46,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     metric = scores["metric"]
     logged = scores["logged"]
-    said = (
-        "not evaluated at this step in the training"
-        if logged is None
-        else f"the training logged {logged:.4f}"
-    )
+    said = "not evaluated at this step in the training" if logged is None else f"the training logged {logged:.4f}"
     print(
-        f"step {scores['step']}: {scores['split']} {metric} {scores[metric]:.4f} %, "
-        f"loss {scores['loss']:.6f} ({said})"
+        f"step {scores['step']}: {scores['split']} {metric} {scores[metric]:.4f} %, loss {scores['loss']:.6f} ({said})"
     )
     if scores["test"] is not None:
         print("test: " + ", ".join(f"{key} {value}" for key, value in scores["test"].items()))

@@ -12,7 +12,7 @@ from pipemare_exp.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from paper_figures.registry import Entry
-    from paper_figures.rows import RunRow
+    from pipemare_exp.analysis.rows import RunRow
 
 HELP = "make the figures and tables of the paper from logged runs, theory and costs"
 
@@ -50,8 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make what was asked for; without names, all that is ready, and say what is skipped and why."""
     import_figures()
-    from paper_figures import registry, rows, select
-    from pipemare_exp.experiment.run_directory import project_root, runs_root
+    from paper_figures import registry
+    from paper_figures.runs import select
+    from pipemare_exp.analysis import rows
+    from pipemare_exp.experiment.runs.folder import project_root, runs_root
 
     if args.scale is not None and args.scale not in registry.SCALES:
         raise UserError(f'scale "{args.scale}"; allowed: {", ".join(registry.SCALES)}'

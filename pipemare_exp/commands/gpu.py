@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return _prepare(args)
     if args.action == "train":
         return _train(args)
-    from pipemare_exp.experiment.assemble import choose_device
+    from pipemare_exp.experiment.training.assemble import choose_device
     from pipemare_exp.gpu_check import captured, equality
 
     device = choose_device(args.device or "cuda")
@@ -107,7 +107,7 @@ def _train(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace, device: Any) -> int:
     from pipemare_exp.errors import suggest
     from pipemare_exp.gpu_check import cases, cells, speed
-    from pipemare_exp.pipeline import precision
+    from pipemare_exp.pipeline.weights import precision
 
     methods, precisions = args.method or ["gpipe", "t1+t2"], args.precision or list(precision.CHOICES)
     for what, given, known in (("method", methods, cases.METHODS), ("precision", precisions, precision.CHOICES)):
@@ -127,8 +127,8 @@ def _bench(args: argparse.Namespace, device: Any) -> int:
 def _write(args: argparse.Namespace, found: dict[str, Any]) -> None:
     if not args.out:
         return
-    from pipemare_exp.experiment import provenance
-    from pipemare_exp.experiment.run_directory import write_json
+    from pipemare_exp.experiment.runs import provenance
+    from pipemare_exp.experiment.runs.folder import write_json
 
     commit, dirty = provenance.commit()
     made = {"machine": provenance.machine(), "versions": provenance.versions(), "commit": commit, "dirty": dirty}

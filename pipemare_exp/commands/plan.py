@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline import costs, schedule, versions
+from pipemare_exp.pipeline.schedule import costs, versions
+from pipemare_exp.pipeline.schedule import orders as schedule
 
 HELP = "delays, versions, utilization, memory and the schedule grid of every method"
 
@@ -121,7 +122,7 @@ def _stages(stages: int | None, model: str | None) -> tuple[int, list[int] | Non
             raise UserError("neither --stages nor --model; give one, as in --stages 8 or --model resnet50")
         return stages, None
     from pipemare_exp.models import unit_sizes  # imports torch
-    from pipemare_exp.pipeline.stages import choose_boundaries
+    from pipemare_exp.pipeline.model.units import choose_boundaries
 
     units = unit_sizes(model)
     if stages is None:
@@ -142,9 +143,9 @@ def _measure(args: argparse.Namespace) -> int:
     import torch
 
     from pipemare_exp import models
-    from pipemare_exp.pipeline.measure import balanced_pieces, piece_seconds
-    from pipemare_exp.pipeline.recompute import piece_starts
-    from pipemare_exp.pipeline.stages import pieces, weight_units
+    from pipemare_exp.pipeline.model.recompute import piece_starts
+    from pipemare_exp.pipeline.model.units import pieces, weight_units
+    from pipemare_exp.pipeline.runtime.measure import balanced_pieces, piece_seconds
 
     if args.model in models.TRANSFORMERS:
         raise UserError(f"--measure --model {args.model}: it measures ResNets; a Transformer needs a task's sentences")
@@ -245,9 +246,7 @@ def _show_schedules(stages: int, microbatches: int, steps: int, slots: str) -> N
     drawn = {
         "GPipe (alternating slots)": schedule.gpipe(stages, microbatches, steps),
         f"PipeDream ({slots} slots)": schedule.pipedream(stages, microbatches, steps, slots),
-        f"PipeMare, with or without T2 ({slots} slots)": schedule.pipemare(
-            stages, microbatches, steps, slots
-        ),
+        f"PipeMare, with or without T2 ({slots} slots)": schedule.pipemare(stages, microbatches, steps, slots),
     }
     for title, plan in drawn.items():
         print(f"{title}: utilization {plan.utilization():.4g} with fill and drain")

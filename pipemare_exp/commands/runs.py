@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from pipemare_exp.experiment import records, report
-from pipemare_exp.experiment.run_directory import runs_root
+from pipemare_exp.analysis import comparison as report
+from pipemare_exp.analysis import records
+from pipemare_exp.experiment.runs.folder import runs_root
 
 HELP = "list the runs: outcome, step, best and last metric, time"
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment import sweep_study
-from pipemare_exp.experiment.run_directory import runs_root
-from pipemare_exp.experiment.sweep_study import Cell, Study
+from pipemare_exp.experiment.runs.folder import runs_root
+from pipemare_exp.experiment.sweep import study as sweep_study
+from pipemare_exp.experiment.sweep.study import Cell, Study
 
 if TYPE_CHECKING:
-    from pipemare_exp.experiment.sweep_plan import Planned
+    from pipemare_exp.experiment.sweep.plan import Planned
 
 HELP = "Run a study: all trainings of one file in sweeps/, going on where an earlier sweep was stopped."
 INTERMIXED = True
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     cells, studies = _cells(names, own, extra)
     root = runs_root(args.runs)
     launcher, jobs, options = _launcher(own)
-    from pipemare_exp.experiment import sweep_plan  # imports torch
+    from pipemare_exp.experiment.sweep import plan as sweep_plan  # imports torch
 
     planned = sweep_plan.plan(cells, root)
     if args.dry_run:
@@ -172,8 +172,8 @@ def _list(as_json: bool) -> int:
 
 
 def _dry_run(planned: Sequence[Planned], jobs: int, as_json: bool) -> int:
-    from pipemare_exp.experiment import sweep_plan
-    from pipemare_exp.experiment.sweep_display import clock, describe
+    from pipemare_exp.experiment.sweep import plan as sweep_plan
+    from pipemare_exp.experiment.sweep.display import clock, describe
 
     if as_json:
         left = sweep_plan.seconds_left(planned, jobs)
@@ -190,7 +190,7 @@ def _dry_run(planned: Sequence[Planned], jobs: int, as_json: bool) -> int:
 
 
 def _summary(planned: Sequence[Planned]) -> str:
-    from pipemare_exp.experiment.sweep_plan import STATES
+    from pipemare_exp.experiment.sweep.plan import STATES
 
     counts = Counter(one.state for one in planned)
     return f"{len(planned)} cells: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
@@ -213,9 +213,9 @@ def _train(
 ) -> int:
     from pathlib import Path
 
-    from pipemare_exp.experiment.sweep_display import Display
-    from pipemare_exp.experiment.sweep_plan import TO_DO
-    from pipemare_exp.experiment.sweep_run import Sweep
+    from pipemare_exp.experiment.sweep.display import Display
+    from pipemare_exp.experiment.sweep.plan import TO_DO
+    from pipemare_exp.experiment.sweep.run import Sweep
 
     sweep = Sweep(planned, Path(str(root)), launcher, options)
     stopped = None

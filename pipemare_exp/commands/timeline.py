@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipemare_exp.experiment.run_directory import open_run
+    from pipemare_exp.experiment.runs.folder import open_run
 
     run = open_run(args.run, args.runs)
     path = run.path / "runtime.json"
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(measured)
     if args.figure:
-        from pipemare_exp.experiment.runtime_figure import draw
+        from pipemare_exp.experiment.runtime.figure import draw
 
         trace = json.loads((run.path / "trace.json").read_text(encoding="utf-8"))
         draw(trace, run.config, Path(args.figure), args.from_step, args.steps)

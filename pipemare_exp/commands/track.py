@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import tracking
-from pipemare_exp.experiment.run_directory import find_runs, open_run, runs_root
+from pipemare_exp.experiment.runs.folder import find_runs, open_run, runs_root
+from pipemare_exp.experiment.tracking import tracker as tracking
 
 HELP = "mirror runs into MLflow that were made without it (twice adds nothing)"
 

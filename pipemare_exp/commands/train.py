@@ -27,24 +27,19 @@ schedule, scale, tracking. Everything that --cfg prints can be set (name.name=va
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, in Hydra's grammar")
-    parser.add_argument(
-        "--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)"
-    )
-    parser.add_argument(
-        "--cfg", action="store_true", help="print the resolved configuration and its name only"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the result (or configuration) as JSON only"
-    )
+    parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
+    parser.add_argument("--cfg", action="store_true", help="print the resolved configuration and its name only")
+    parser.add_argument("--json", action="store_true", help="print the result (or configuration) as JSON only")
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipemare_exp.experiment import config
+    from pipemare_exp.experiment.config import resolve as config
 
     cfg = config.load(args.overrides)  # before torch is imported: a typing mistake is told at once
     if cfg.engine.name == "runtime" and not args.cfg:
         return _run_ranks(args, cfg)
-    from pipemare_exp.experiment import assemble, train
+    from pipemare_exp.experiment.training import assemble
+    from pipemare_exp.experiment.training import session as train
 
     if args.cfg:
         resolved = assemble.prepare(cfg).cfg
@@ -72,10 +67,10 @@ def _command_line(args: argparse.Namespace) -> list[str]:
 def _run_ranks(args: argparse.Namespace, cfg: Any) -> int:
     """The runtime: this process is one rank where torchrun started it, else it starts torchrun."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        from pipemare_exp.experiment import runtime_launch
+        from pipemare_exp.experiment.runtime import launch as runtime_launch
 
         return runtime_launch.launch(cfg, _command_line(args))
-    from pipemare_exp.experiment import runtime_worker
+    from pipemare_exp.experiment.runtime import worker as runtime_worker
 
     out = sys.stderr if args.json else sys.stdout
     code, result = runtime_worker.work(cfg, args.overrides, args.runs, out)

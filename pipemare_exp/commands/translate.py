@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.beam < 1:
         raise UserError(f"--beam {args.beam}; it must be at least 1")
     from pipemare_exp.experiment.evaluate import restore
-    from pipemare_exp.experiment.run_directory import open_run
+    from pipemare_exp.experiment.runs.folder import open_run
 
     chosen = open_run(args.run, args.runs)
     loop = restore(chosen)

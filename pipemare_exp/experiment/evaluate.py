@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import assemble, config
-from pipemare_exp.experiment.checkpoint import Checkpoints
-from pipemare_exp.experiment.loop import Loop
-from pipemare_exp.experiment.run_directory import Run
-from pipemare_exp.experiment.runtime_engine import Pipeline
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.runs.checkpoint import Checkpoints
+from pipemare_exp.experiment.runs.folder import Run
+from pipemare_exp.experiment.runtime.engine import Pipeline
+from pipemare_exp.experiment.training import assemble
+from pipemare_exp.experiment.training.loop import Loop
 
 
 def restore(run: Run, **evaluation: Any) -> Loop:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pipemare_exp.gpu_check.cases import METHODS, Case, loss
-from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.precision import CHOICES, allow_tf32
+from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.weights.precision import CHOICES, allow_tf32
 
 STEPS = 30
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipemare_exp import methods, models, optimizers, seeding
-from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.stages import weight_units
+from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.model.units import weight_units
 
 # T1 and T3 are short, so that a few dozen steps go through all of their phases.
 METHODS: dict[str, Callable[[], methods.Method]] = {

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import config
-from pipemare_exp.experiment.schema import Config
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.schema import Config
 
 METHODS = ("gpipe", "async", "t1", "t1_t2", "pipemare")
 """Files in configs/experiment/<task>/: the methods of the study at paper scale."""
@@ -68,7 +68,7 @@ def train(
     Called again it goes on: finished runs are passed over, an interrupted one resumes bit for bit. A run that fails
     does not keep the next one from its time.
     """
-    from pipemare_exp.experiment.train import train as train_one
+    from pipemare_exp.experiment.training.session import train as train_one
 
     deadline = time.monotonic() + 60.0 * minutes - SAVING
     given = [(path, *read(path)) for path in cells]  # a wrong file is told before anything is trained

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pipemare_exp.data import ImageArrays
 from pipemare_exp.gpu_check.cases import METHODS, Case, loss
-from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.precision import allow_tf32
+from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.weights.precision import allow_tf32
 from pipemare_exp.tasks.image_classification import AUGMENTATIONS, ImageClassification
 
 WEIGHTS = 1e-9

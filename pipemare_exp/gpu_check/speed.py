@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from pipemare_exp.experiment import assemble
-from pipemare_exp.experiment.schema import Config
+from pipemare_exp.experiment.config.schema import Config
+from pipemare_exp.experiment.training import assemble
 from pipemare_exp.gpu_check.cases import Case, loss, synchronize
-from pipemare_exp.pipeline.precision import allow_tf32
+from pipemare_exp.pipeline.weights.precision import allow_tf32
 
 TRAIN = 50_000
 """Images in an epoch of CIFAR-10."""

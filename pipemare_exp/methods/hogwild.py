@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.pipeline.method import Method, check_steps, rescheduled
-from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.weights.reads import Read
 from pipemare_exp.seeding import generator
 
 BACKWARDS = ("same", "current")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipemare_exp.pipeline.method import Asynchronous
-from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.weights.reads import Read
 
 
 class PipeDream(Asynchronous):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.history import History, make_rings
 from pipemare_exp.pipeline.method import Asynchronous
-from pipemare_exp.pipeline.reads import Read
-from pipemare_exp.pipeline.versions import history_depth
+from pipemare_exp.pipeline.schedule.versions import history_depth
+from pipemare_exp.pipeline.weights.history import History, make_rings
+from pipemare_exp.pipeline.weights.reads import Read
 
 
 class PipeMare(Asynchronous):

@@ -55,7 +55,7 @@ def unit_sizes(name: str, **options: Any) -> list[int]:
 
         return transformer.unit_sizes(**options)
     from pipemare_exp.models.resnet import SPECS
-    from pipemare_exp.pipeline.stages import weight_units
+    from pipemare_exp.pipeline.model.units import weight_units
 
     with torch.device("meta"):
         model = build(name, **options).eval()

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torchvision.models.resnet import BasicBlock, Bottleneck, conv1x1, conv3x3
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.stages import Piece
+from pipemare_exp.pipeline.model.units import Piece
 
 State = tuple[Tensor, ...]
 

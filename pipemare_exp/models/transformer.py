@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.models import fairseq_door as door
-from pipemare_exp.pipeline.dropout import register_dropout
-from pipemare_exp.pipeline.stages import Piece, State, register_units, weight_units
+from pipemare_exp.pipeline.model.dropout import register_dropout
+from pipemare_exp.pipeline.model.units import Piece, State, register_units, weight_units
 
 TYINGS = ("none", "decoder", "all")
 """What shares its weights: nothing; decoder input and output; encoder input too (needs one joint dictionary)."""

@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.history import History, Ring
-from pipemare_exp.pipeline.reads import Read
-from pipemare_exp.pipeline.versions import history_depth, mean_delays, recompute_delays, slot_delays
+from pipemare_exp.pipeline.schedule.versions import history_depth, mean_delays, recompute_delays, slot_delays
+from pipemare_exp.pipeline.weights.history import History, Ring
+from pipemare_exp.pipeline.weights.reads import Read
 
 
 class Method:

@@ -12,11 +12,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from pipemare_exp.pipeline.history import History
-from pipemare_exp.pipeline.host_history import HostHistory
-from pipemare_exp.pipeline.images import Images
 from pipemare_exp.pipeline.method import Method
-from pipemare_exp.pipeline.reads import Read
+from pipemare_exp.pipeline.weights.history import History
+from pipemare_exp.pipeline.weights.host_history import HostHistory
+from pipemare_exp.pipeline.weights.reads import Read
+from pipemare_exp.pipeline.weights.staged_copies import Images
 
 Clip = tuple[str, float] | None
 T = TypeVar("T")

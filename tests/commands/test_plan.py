@@ -37,9 +37,7 @@ def test_json_keys_and_numbers(call):
         assert set(method) == {"utilization", "memory", "activations"}
         assert set(method["memory"]) == {"weights", "gradients", "optimizer", "stash_uniform", "t2"}
         assert set(method["activations"]) == {"none", "sqrt"}
-        assert (
-            method["memory"]["weights"] == method["memory"]["gradients"] == method["memory"]["optimizer"] == 1
-        )
+        assert method["memory"]["weights"] == method["memory"]["gradients"] == method["memory"]["optimizer"] == 1
         assert method["memory"]["stash_uniform"] == (3.34375 if name == "pipedream" else 0)
         assert method["memory"]["t2"] == (1 if name == "pipemare" else 0)
         assert method["utilization"] == (pytest.approx(32 / 138) if name == "gpipe" else 1)
@@ -88,9 +86,7 @@ def test_model_gives_stages_and_sizes(call):
     assert whole["stages"] == 1
     assert whole["methods"]["pipedream"]["memory"]["stash_model"] == 1 / 8
     two = json.loads(call("--model digits_resnet --stages 2 --microbatches 1 --json"))
-    stash = two["methods"]["pipedream"]["memory"][
-        "stash_model"
-    ]  # between all weights in the last and the first
+    stash = two["methods"]["pipedream"]["memory"]["stash_model"]  # between all weights in the last and the first
     assert 1 < stash < 3
     shares = [sum(units[:cut]) / sum(units) for cut in range(1, count)]
     assert any(stash == pytest.approx(3 * share + (1 - share)) for share in shares)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipemare_exp.experiment.run_directory import Run
+from pipemare_exp.experiment.runs.folder import Run
 
 SWITCHES = {
     "gpipe": (0, 0, 0),

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipemare_exp.experiment import assemble, config
-from pipemare_exp.experiment.run_directory import Run
-from pipemare_exp.experiment.train import Result, train
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.runs.folder import Run
+from pipemare_exp.experiment.training import assemble
+from pipemare_exp.experiment.training.session import Result, train
 
 # A narrow network in 12 stages: the first one's delay is 23/4 steps, so that the pipeline fills during steps 1 to 6.
 TINY = [

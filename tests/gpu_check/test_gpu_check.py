@@ -8,12 +8,13 @@ import torch
 
 from pipemare_exp import cli
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment import assemble, config
-from pipemare_exp.experiment.run_directory import Run
-from pipemare_exp.experiment.train import train
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.runs.folder import Run
+from pipemare_exp.experiment.training import assemble
+from pipemare_exp.experiment.training.session import train
 from pipemare_exp.gpu_check import captured, cells, equality, speed
 from pipemare_exp.gpu_check.cases import Case
-from pipemare_exp.pipeline import graphs
+from pipemare_exp.pipeline.emulator import cuda_graphs as graphs
 
 CPU = torch.device("cpu")
 SMALL = Case("resnet20", microbatches=4, size=2, width=1)

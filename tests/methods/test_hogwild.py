@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from binding import bound, tau
 from scipy import stats
 
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.methods.hogwild import truncated_mean
 from pipemare_exp.seeding import generator
+from tests.methods.binding import bound, tau
 
 
 def law(scale, limit):

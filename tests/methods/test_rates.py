@@ -1,7 +1,8 @@
 """T1: alpha_{t,i} = alpha_base(t) / max(tau_i, 1)^p, p = 1 - min((t - M)/K, 1), checked at every step."""
 
 import pytest
-from binding import bound, tau
+
+from tests.methods.binding import bound, tau
 
 
 @pytest.mark.parametrize("slots", ["duplex", "alternating"])

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from binding import bound, tau
 
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
+from tests.methods.binding import bound, tau
 
 SHAPES = [
     (1, 1, "duplex"),

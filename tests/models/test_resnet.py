@@ -11,7 +11,7 @@ from torch import nn
 from pipemare_exp import models
 from pipemare_exp.errors import UserError
 from pipemare_exp.models.resnet import SPECS
-from pipemare_exp.pipeline.stages import pieces, weight_units
+from pipemare_exp.pipeline.model.units import pieces, weight_units
 
 UNITS = {
     "digits_resnet": 43,

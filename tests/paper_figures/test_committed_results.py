@@ -8,8 +8,10 @@ from statistics import mean, stdev
 import pytest
 from scipy import stats
 
-from paper_figures import registry, rows, select
-from paper_figures.run_row import RunRow
+from paper_figures import registry
+from paper_figures.runs import select
+from pipemare_exp.analysis import rows
+from pipemare_exp.analysis.row import RunRow
 
 RESULTS = Path(__file__).parents[2] / "results"
 # Pictures depend on the version of matplotlib; the numbers that are drawn, and tables, do not.

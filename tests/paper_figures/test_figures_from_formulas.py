@@ -8,22 +8,15 @@ import pytest
 import yaml
 from PIL import Image
 
-from paper_figures import (
-    activations,
-    memory,
-    published,
-    recompute_memory,
-    schedules,
-    table1,
-    theory_discrepancy,
-    theory_divergence,
-    theory_heatmap,
-    theory_momentum,
-    theory_t2_range,
-    theory_t2_roots,
-    theory_t2_table,
-    utilization,
-)
+from paper_figures.costs import activations, memory, recompute_memory, schedules, table1, utilization
+from paper_figures.theory import discrepancy as theory_discrepancy
+from paper_figures.theory import divergence as theory_divergence
+from paper_figures.theory import heatmap as theory_heatmap
+from paper_figures.theory import momentum as theory_momentum
+from paper_figures.theory import t2_range as theory_t2_range
+from paper_figures.theory import t2_roots as theory_t2_roots
+from paper_figures.theory import t2_table as theory_t2_table
+from pipemare_exp.analysis import published
 
 
 def test_schedules_cells_follow_the_slot_model(tmp_path, table):
@@ -187,7 +180,7 @@ def test_pictures_are_whole(tmp_path):
 
 
 def test_every_published_number_has_a_source():
-    tree = yaml.safe_load((published.resources.files("paper_figures") / "published.yaml").read_text())
+    tree = yaml.safe_load((published.resources.files("pipemare_exp.analysis") / "published.yaml").read_text())
     assert len(tree["numbers"]) >= 15
     for one in tree["numbers"]:
         assert one["source"]

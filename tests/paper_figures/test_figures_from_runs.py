@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paper_figures import curves, metric_over_epochs, registry, rows
+from paper_figures import registry
+from paper_figures.runs import curves, metric_over_epochs
 from pipemare_exp import cli
+from pipemare_exp.analysis import rows
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.run_directory import find_runs
+from pipemare_exp.experiment.runs.folder import find_runs
 
 T_975 = {1: 12.706204736, 2: 4.30265273}  # Student's t, 97.5 %, by degrees of freedom
 STAGES, MICROBATCHES, PER_EPOCH = 6, 4, 6  # 1,400 digits in minibatches of 256

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paper_figures import registry, select
-from paper_figures.rows import RunRow
+from paper_figures import registry
+from paper_figures.runs import select
 from pipemare_exp import cli
+from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,7 +190,7 @@ def test_only_finished_and_diverged_runs_of_the_task_and_scale_count():
 
 
 def test_hogwild_table_pairs_by_seed_at_each_delay():
-    from paper_figures import hogwild_table
+    from paper_figures.runs import hogwild_table
 
     best = {("hogwild", 2.0): [90.0, 80.0], ("hogwild+t1", 2.0): [91.0, 83.0], ("hogwild", 8.0): [50.0, None]}
     rows = [
@@ -205,7 +206,7 @@ def test_hogwild_table_pairs_by_seed_at_each_delay():
 
 
 def test_recompute_numbers_count_activations():
-    from paper_figures import recompute
+    from paper_figures.runs import recompute
 
     rows = [row("t1+t2", 0, best=90.0, stages=16, microbatches=4, segment=segment) for segment in (None, 4)]
     rows[0], rows[1] = rows

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from reference import SGD, Adam, Rule
 from torch import Tensor, nn
 
 from pipemare_exp import methods
-from pipemare_exp.pipeline.emulator import Emulator
-from pipemare_exp.pipeline.stages import weight_units
+from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.model.units import weight_units
 from pipemare_exp.seeding import key
+from tests.pipeline.reference import SGD, Adam, Rule
 
 #: name in tests -> (kind, which of T1, T2, T3 are on)
 METHODS = {

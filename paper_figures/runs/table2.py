@@ -1,0 +1,162 @@
+"""Table 2: quality, time to a target and memory, end to end, ours beside the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paper_figures import tables
+from paper_figures.costs.memory import weight_memory
+from paper_figures.runs import select
+from paper_figures.runs.metric_over_epochs import LABELS
+from paper_figures.runs.metric_over_time import modelled_time
+from paper_figures.style import in_order, look
+from pipemare_exp.analysis import published
+from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.statistics import mean_with_interval
+from pipemare_exp.pipeline.schedule import costs
+
+# How far below the synchronous runs' mean best metric the target lies [ours]: points of accuracy, BLEU.
+MARGIN = {"accuracy": 1.0, "bleu": 0.4}
+COLUMNS = [
+    ("method", "method"),
+    ("runs", "runs (diverged)"),
+    ("best", "best"),
+    ("epochs", "epochs to target"),
+    ("throughput", "modelled throughput"),
+    ("time", "modelled time to target"),
+    ("speedup", "over GPipe"),
+    ("memory", "weights + optimizer (W)"),
+    ("published", "published best"),
+]
+
+
+def missing(rows: Sequence[RunRow]) -> list[str]:
+    """The methods of the end-to-end comparison of which `rows` hold no run."""
+    return select.lacking(rows, LABELS)
+
+
+def cost_method(row: RunRow) -> str:
+    """The name under which costs.py knows a run's method."""
+    if row.method in ("gpipe", "pipedream"):
+        return row.method
+    return "pipemare" if "t2" in row.method.split("+") else "pipemare_no_t2"
+
+
+def cost_optimizer(row: RunRow) -> str:
+    """The name under which costs.py knows a run's optimizer."""
+    if row.optimizer == "sgd":
+        return "sgd_momentum" if float(row.settings.get("optimizer.momentum", 0)) > 0 else "sgd"
+    return "adamw"
+
+
+def reaches(row: RunRow, target: float) -> dict[str, Any] | None:
+    """The first evaluation whose metric is at least `target`, None where none is."""
+    return next((one for one in row.evals if one["value"] is not None and one["value"] >= target), None)
+
+
+def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    """One dict a method; means over the seeds, None for what a run that diverged or fell short does not have.
+
+    The target is the synchronous runs' mean best metric less `MARGIN`. `epochs_to_target` and
+    `time_to_target` are given only where every run of the method reached it. Throughput is steps per
+    modelled time over GPipe's.
+    """
+    synchronous = [row.best for row in rows if row.synchronous and row.best is not None]
+    target = sum(synchronous) / len(synchronous) - MARGIN[rows[0].metric] if synchronous else None
+    table: list[dict[str, Any]] = []
+    for label in in_order(row.method for row in rows):
+        group = [row for row in rows if row.method == label]
+        finished = [row for row in group if row.outcome == "finished"]
+        best = mean_with_interval([row.best for row in finished if row.best is not None])
+        hits = [] if target is None else [(row, reaches(row, target)) for row in group]
+        reached = [(row, one) for row, one in hits if one is not None]
+        every = len(reached) == len(group) and bool(reached)
+        times = [modelled_time(row, one["step"]) for row, one in reached]
+        first = group[0]
+        rates = [
+            (row.step or 0) / modelled_time(row, row.step) * costs.gpipe_ratio(row.stages, row.microbatches)
+            for row in finished
+            if row.step and row.stages and row.microbatches
+        ]
+        table.append(
+            {
+                "method": label,
+                "runs": len(group),
+                "diverged": len(group) - len(finished),
+                "best_mean": best.mean,
+                "best_half_width": best.half_width,
+                "target": target,
+                "reached": len(reached),
+                "epochs_to_target": sum(one["epoch"] for _, one in reached) / len(reached) if every else None,
+                "throughput_over_gpipe": sum(rates) / len(rates) if rates else None,
+                "time_to_target": sum(times) / len(times) if every else None,
+                "memory_W": weight_memory(
+                    cost_method(first), first.stages or 1, first.microbatches or 1, cost_optimizer(first)
+                ),
+                "stages": first.stages,
+                "microbatches": first.microbatches,
+            }
+        )
+    gpipe = next((one["time_to_target"] for one in table if one["method"] == "gpipe"), None)
+    for one in table:
+        one["speedup_over_gpipe"] = gpipe / one["time_to_target"] if gpipe and one["time_to_target"] else None
+    return table
+
+
+def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
+    """Ours and published side by side; where nothing was published for the task the column says so."""
+    rows = select.for_drawing(runs, task, "end_to_end")
+    table = numbers(rows)
+    entries: list[dict[str, Any]] = []
+    shown = []
+    for one in table:
+        found = published.best_of(task, one["method"])
+        entries += found
+        best = tables.number(one["best_mean"], 1) + (
+            "" if one["best_half_width"] is None else f" ± {one['best_half_width']:.1f}"
+        )
+        short = f"not reached ({one['reached']} of {one['runs']})"
+        shown.append(
+            {
+                "method": look(one["method"]).name,
+                "runs": f"{one['runs']} ({one['diverged']})",
+                "best": best,
+                "epochs": short if one["epochs_to_target"] is None else f"{one['epochs_to_target']:.1f}",
+                "throughput": "–" if one["throughput_over_gpipe"] is None else f"{one['throughput_over_gpipe']:.2f}×",
+                "time": "–" if one["time_to_target"] is None else f"{one['time_to_target']:,.0f}",
+                "speedup": "–" if one["speedup_over_gpipe"] is None else f"{one['speedup_over_gpipe']:.2f}×",
+                "memory": f"{one['memory_W']:.2f}",
+                "published": "; ".join(map(published.shown, found)) or "–",
+            }
+        )
+    metric = {"accuracy": "accuracy (%)", "bleu": "BLEU"}[rows[0].metric]
+    sizes = "; ".join(f"P = {p}, N = {n}" for p, n in sorted({(row.stages, row.microbatches) for row in rows}))
+    target = table[0]["target"]
+    notes = [
+        f"Scale {rows[0].scale}, {sizes}; best {metric} of the evaluations after each epoch: mean ± half width "
+        "of the 95 % interval over seeds (Student's t); diverged runs are counted, not averaged.",
+        "No target: no synchronous run finished."
+        if target is None
+        else f"Target: {target:.2f}, synchronous mean best less {MARGIN[rows[0].metric]} (our choice).",
+        "Modelled time in asynchronous steps: a synchronous or warm-up step costs (N+P-1)/N, any other 1. "
+        "Memory by the model: stages of equal size, no gradients, no activations.",
+        *_subset_notes(rows),
+        *published.sources_note(entries),
+    ]
+    if entries:
+        notes.append("The published runs are the paper's own models and lengths; ours are those of the scale above.")
+    return tables.save(
+        out_stem,
+        f"End to end, {task}",
+        COLUMNS,
+        shown,
+        notes,
+        numbers=[{"task": task, "scale": rows[0].scale, **one} for one in table],
+    )
+
+
+def _subset_notes(rows: Sequence[RunRow]) -> list[str]:
+    texts = {f"{split}: {text}" for row in rows for split, text in row.notes.items()}
+    return [f"Data, {text}." for text in sorted(texts)]

@@ -1,0 +1,193 @@
+"""How do the methods compare, as far as the runs allow to say?
+
+Runs are compared within a task and scale. Runs of one method whose settings differ in more than the seed are
+never pooled: they become *variants*, each named by the settings in which it differs from the others.
+
+How diverged runs count: n is the number of runs that came to a result, finished or diverged, and `outcomes`
+says how many of which. Means and intervals are over the finished ones only: a metric from before the divergence
+is not what the method ends with, and there is no honest number to put in its place. A group without a finished
+run has null means, and the verdict says "diverged 3 of 3".
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pipemare_exp.analysis.records import ENDED, Record
+from pipemare_exp.analysis.statistics import Estimate, mean_with_interval, paired_difference, verdict
+from pipemare_exp.errors import UserError, suggest
+
+LADDER = ("gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3")
+REFERENCE = "gpipe"
+
+
+def ladder_place(method: str | None) -> tuple[int, str]:
+    """Sorts methods as the paper builds them up; others after, by name."""
+    return (LADDER.index(method) if method in LADDER else len(LADDER), method or "")
+
+
+def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[dict[str, Any]]:
+    """One row per scale, method and variant of a task, in the ladder's order.
+
+    Keys: task, scale, method, variant (where there are several), n, outcomes, metric, best_mean, best_ci95,
+    last_mean, last_ci95 (half widths), difference {n, mean, ci95} of the last metric from the synchronous
+    runs, paired by seed (None for these themselves and without any), verdict, published (a list of {value, source,
+    what}, None where nothing was published), subset (of what data, if one). Where runs had a final test on data of its
+    own: test_mean, test_ci95, and test_difference as difference is.
+    """
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        if record.task == task:
+            key = json.dumps(record.settings, sort_keys=True)
+            groups.setdefault((str(record.scale), str(record.method), key), []).append(record)
+    ordered = sorted(groups, key=lambda key: (key[0], ladder_place(key[1]), key[2]))
+    rows = []
+    for scale, method, key in ordered:
+        rivals = [groups[other] for other in ordered if other[:2] == (scale, method)]
+        references = [groups[other] for other in ordered if other[:2] == (scale, REFERENCE)]
+        variant = _variant(groups[scale, method, key], rivals)
+        rows.append(_row(task, groups[scale, method, key], variant, references, interval))
+    return rows
+
+
+def _row(
+    task: str,
+    group: Sequence[Record],
+    variant: str | None,
+    references: Sequence[Sequence[Record]],
+    interval: str,
+) -> dict[str, Any]:
+    outcomes = Counter(record.outcome for record in group)
+    finished = [record for record in group if record.outcome == "finished"]
+    best = mean_with_interval([r.best for r in finished if r.best is not None], interval=interval)
+    last = mean_with_interval([r.last for r in finished if r.last is not None], interval=interval)
+    test = mean_with_interval([r.test for r in finished if r.test is not None], interval=interval)
+    difference, words = _difference(group, references, interval)
+    subset = "; ".join(sorted({f"{key}: {text}" for record in group for key, text in record.notes.items()}))
+    return {
+        "task": task,
+        "scale": group[0].scale,
+        "method": group[0].method,
+        **({"variant": variant} if variant else {}),
+        "n": sum(outcomes[outcome] for outcome in ENDED),
+        "outcomes": dict(sorted(outcomes.items())),
+        "metric": next((record.metric for record in group if record.metric), None),
+        "best_mean": best.mean,
+        "best_ci95": best.half_width,
+        "last_mean": last.mean,
+        "last_ci95": last.half_width,
+        "difference": _as_json(difference),
+        **({} if test.mean is None else _tested(test, group, references, interval)),
+        "verdict": words,
+        "published": published_best(task, str(group[0].method)),
+        **({"subset": subset} if subset else {}),
+    }
+
+
+def _as_json(difference: Estimate | None) -> dict[str, Any] | None:
+    if difference is None:
+        return None
+    return {"n": difference.n, "mean": difference.mean, "ci95": difference.half_width}
+
+
+def _tested(
+    test: Estimate, group: Sequence[Record], references: Sequence[Sequence[Record]], interval: str
+) -> dict[str, Any]:
+    """What the final test gave, and its paired difference from the synchronous runs'."""
+    reference = None if group[0].method == REFERENCE else _reference(group[0], references)
+    difference = reference and paired_difference(_by_seed(group, _test), _by_seed(reference, _test), interval=interval)
+    known = difference if difference and difference.n else None
+    return {"test_mean": test.mean, "test_ci95": test.half_width, "test_difference": _as_json(known)}
+
+
+def published_best(task: str, method: str) -> list[dict[str, Any]] | None:
+    """The published best metrics of a method on a task, each with its source; None where there is none."""
+    from pipemare_exp.analysis import published
+
+    found = published.best_of(task, method)
+    return [
+        {
+            "value": one["value"],
+            "source": published.source(one),
+            "what": f"best {one['metric']}, the paper's own model and length" + _note(one),
+        }
+        for one in found
+    ] or None
+
+
+def _note(entry: Mapping[str, Any]) -> str:
+    return f"; {entry['note']}" if entry.get("note") else ""
+
+
+def _variant(group: Sequence[Record], rivals: Sequence[Sequence[Record]]) -> str | None:
+    """The settings in which a group differs from the other groups of its method: "optimizer.rate=0.1"."""
+    every = [other[0].settings for other in rivals]
+    if len(every) < 2:
+        return None
+    keys = sorted(set().union(*every))
+    differing = [key for key in keys if len({settings.get(key) for settings in every}) > 1]
+    short = [key for key in differing if key != "pipeline.boundaries"]  # long, and mostly told by the number of stages
+    told = {tuple(settings.get(key) for key in short) for settings in every}
+    keys = short if len(told) == len(every) else differing
+    return ", ".join(f"{key}={group[0].settings.get(key, 'unset')}" for key in keys)
+
+
+def _difference(
+    group: Sequence[Record], references: Sequence[Sequence[Record]], interval: str
+) -> tuple[Estimate | None, str]:
+    """The paired difference of the last metric from the synchronous runs, and what it allows one to say."""
+    ended = [record for record in group if record.outcome in ENDED]
+    diverged = sum(record.outcome == "diverged" for record in ended)
+    if not ended:
+        return None, "no result yet"
+    tail = f"diverged {diverged} of {len(ended)}" if diverged else ""
+    if diverged == len(ended):
+        return None, tail
+    if group[0].method == REFERENCE:
+        return None, "; ".join(filter(None, ["the reference", tail]))
+    reference = _reference(group[0], references)
+    if reference is None:
+        why = "no synchronous run" if not references else "no synchronous run with these settings"
+        return None, "; ".join(filter(None, [why, tail]))
+    difference = paired_difference(_by_seed(group, _last), _by_seed(reference, _last), interval=interval)
+    return difference, "; ".join(filter(None, [verdict(difference), tail]))
+
+
+def _reference(record: Record, references: Sequence[Sequence[Record]]) -> Sequence[Record] | None:
+    """The synchronous runs to compare with: the only ones, or those of the same settings."""
+
+    def rest(one: Record) -> dict[str, str]:
+        return {k: v for k, v in one.settings.items() if not k.startswith(("method.", "pipeline.slots"))}
+
+    if len(references) == 1:
+        return references[0]
+    return next((group for group in references if rest(group[0]) == rest(record)), None)
+
+
+def _last(record: Record) -> float | None:
+    return record.last
+
+
+def _test(record: Record) -> float | None:
+    return record.test
+
+
+def _by_seed(group: Sequence[Record], score: Callable[[Record], float | None]) -> dict[int, float]:
+    scores = [(record.seed, score(record)) for record in group if record.outcome == "finished"]
+    return {seed: value for seed, value in scores if seed is not None and value is not None}
+
+
+def tasks() -> tuple[str, ...]:
+    """The names of the tasks that runs can have."""
+    from pipemare_exp.experiment.config.schema import TASKS
+
+    return TASKS
+
+
+def check_task(task: str) -> None:
+    """UserError for a name that no task has."""
+    if task not in tasks():
+        raise UserError(f'no task "{task}"; allowed: {", ".join(tasks())}{suggest(task, tasks())}')

@@ -1,0 +1,137 @@
+"""Logged runs as one table of plain rows, read from run directories or, the same, from committed files.
+
+A folder of committed rows holds two files:
+
+- `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals`; lists and objects are JSON.
+- `metrics.csv`: one row per evaluation, keyed by `identity` (and `name`: a copied run keeps its identity).
+
+`write` makes them from rows, `read` reads a folder of either kind. A value that a run has not logged is an empty cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from paper_figures.style import write_csv
+from pipemare_exp.analysis.row import RunRow, as_rows, from_run
+from pipemare_exp.errors import UserError
+
+__all__ = ["RunRow", "as_rows", "committed", "from_run", "read", "read_committed", "write"]
+RUNS_FILE = "runs.csv"
+METRICS_FILE = "metrics.csv"
+_SCALARS = [one.name for one in fields(RunRow) if one.name != "evals"]
+_JSON = {"overrides", "test", "settings", "notes", "versions", "machine"}
+_INTEGERS = {
+    "seed",
+    "step",
+    "epoch",
+    "epochs",
+    "stages",
+    "microbatches",
+    "lr_rescheduling_steps",
+    "warmup_steps",
+    "segment",
+}
+_FLOATS = {"best", "last", "seconds", "rate", "decay", "delay_scale"}
+
+
+def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
+    """Writes `runs.csv` and `metrics.csv`; rows sorted by name, so that the same runs give the same bytes."""
+    rows = sorted(rows, key=lambda row: row.name)
+    table = [
+        {
+            name: json.dumps(getattr(row, name), sort_keys=True) if name in _JSON else _exact(getattr(row, name))
+            for name in _SCALARS
+        }
+        for row in rows
+    ]
+    metrics = [
+        {"identity": row.identity, "name": row.name, **{key: _exact(value) for key, value in one.items()}}
+        for row in rows
+        for one in row.evals
+    ]
+    head = {"identity": None, "name": None, "step": None}
+    return [
+        write_csv(folder / RUNS_FILE, table or [dict.fromkeys(_SCALARS)]),
+        write_csv(folder / METRICS_FILE, metrics or [head]),
+    ]
+
+
+def _exact(value: Any) -> Any:
+    """Floats in full, so that a figure drawn from the files equals the one drawn from the runs."""
+    return repr(value) if isinstance(value, float) else value
+
+
+def _cell(name: str, text: str) -> Any:
+    if text == "":
+        return {} if name in ("settings", "notes", "versions", "machine") else [] if name == "overrides" else None
+    if name in _JSON:
+        return json.loads(text)
+    if name in _INTEGERS:
+        return int(text)
+    if name in _FLOATS:
+        return float(text)
+    return text == "true" if name == "dirty" else text
+
+
+def read_committed(folder: Path) -> list[RunRow]:
+    """The rows that `write` put into `folder`; a file that is not of that form is an error that names it."""
+    folder = Path(folder)
+    evals: dict[str, list[dict[str, Any]]] = {}
+    try:
+        with (folder / METRICS_FILE).open(newline="", encoding="utf-8") as file:
+            for line in csv.DictReader(file):
+                if line["name"]:
+                    evals.setdefault(line["name"], []).append(
+                        {
+                            "step": int(line["step"]),
+                            "epoch": int(line["epoch"]),
+                            "split": line["split"] or None,
+                            **{key: float(line[key]) if line[key] else None for key in ("loss", "value", "seconds")},
+                        }
+                    )
+        with (folder / RUNS_FILE).open(newline="", encoding="utf-8") as file:
+            lines = [line for line in csv.DictReader(file) if line["name"]]
+        return [
+            RunRow(**{name: _cell(name, line[name]) for name in _SCALARS}, evals=evals.get(line["name"], []))
+            for line in lines
+        ]
+    except (OSError, KeyError, TypeError, ValueError) as problem:
+        raise UserError(
+            f"{folder} is no folder of committed rows ({type(problem).__name__}: {problem}); it must hold "
+            f"{RUNS_FILE} and {METRICS_FILE} as `pipemare figures --rows` writes them"
+        ) from problem
+
+
+def committed(folder: Path) -> list[Path]:
+    """The folders of committed rows: `folder` itself, else those in it; [] for a folder of run directories."""
+    if (folder / RUNS_FILE).is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{RUNS_FILE}"))
+
+
+def read(folder: Path) -> list[RunRow]:
+    """The rows of a folder: of its `runs.csv` where it has one, else of the run directories in it.
+
+    A folder that does not exist, or has neither, gives no rows: what then is missing is for the figures to
+    say.
+    """
+    folder = Path(folder)
+    if places := committed(folder):
+        return [row for one in places for row in read_committed(one)]
+    from pipemare_exp.experiment.runs.folder import find_runs
+
+    rows = []
+    for run in find_runs(folder):
+        try:
+            rows.append(from_run(run))
+        except (UserError, KeyError, TypeError, ValueError) as problem:
+            # One damaged run must not cost the figures of the others; `pipemare runs` lists it as damaged.
+            logging.getLogger(__name__).warning("%s is left out, it cannot be read: %s", run.path, problem)
+    return rows

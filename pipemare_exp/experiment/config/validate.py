@@ -1,0 +1,286 @@
+"""From a plain tree (YAML, command line) to the frozen `Config`, or a message that says what to change.
+
+`from_tree` checks names, types and ranges one by one; `check` the pairs of values that do not go together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.experiment.config.schema import Config, MethodConfig, OptimizerConfig, ScheduleConfig
+
+T = TypeVar("T")
+TRANSLATION = ("numerals", "iwslt14", "multi30k")
+
+
+def from_tree(tree: Mapping[str, Any], kind: type[T], path: str = "", also: tuple[str, ...] = ()) -> T:
+    """`tree` as a dataclass of type `kind`; `path` is where it lies, `also` further names that a user may
+    have meant.
+
+    Raises UserError with the offending name or value, the allowed ones, and the nearest valid name.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    for key in tree:
+        if key not in fields:
+            raise UserError(_unknown(str(key), path, (*fields, *also)))
+    values = {key: _value(tree[key], hints[key], fields[key], f"{path}.{key}".lstrip(".")) for key in tree}
+    return kind(**values)
+
+
+def _unknown(key: str, path: str, known: tuple[str, ...]) -> str:
+    """The message for a name that is none: the nearest one here, or the same name elsewhere in the tree."""
+    where = f"{path}.{key}" if path else key
+    near = suggest(key, known)
+    if not near:
+        elsewhere = [name for name in setting_names(Config) if name.split(".")[-1] == key]
+        near = f'; did you mean "{elsewhere[0]}"?' if elsewhere else f"; there are: {', '.join(dict.fromkeys(known))}"
+    return f'unknown setting "{where}"{near}'
+
+
+def setting_names(kind: type, path: str = "") -> list[str]:
+    """The dotted names of all settings below a dataclass type."""
+    hints = typing.get_type_hints(kind)
+    names = []
+    for field in dataclasses.fields(kind):
+        where, hint = f"{path}{field.name}", hints[field.name]
+        names += setting_names(typing.cast(type, hint), f"{where}.") if dataclasses.is_dataclass(hint) else [where]
+    return names
+
+
+def _value(value: Any, hint: Any, field: dataclasses.Field, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            inner = ", ".join(f"{where}.{f.name}" for f in dataclasses.fields(hint))
+            raise UserError(f"{where}={value} is a group of settings, not a value; set one of {inner}")
+        return from_tree(value, typing.cast(type, hint), where)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None:
+        if type(None) in kinds:
+            return None
+        raise UserError(f"{where} must not be null; it takes {_describe(kinds, field)}")
+    for kind in kinds:
+        converted = _converted(value, kind)
+        if converted is not None and isinstance(converted, str) and "words" in field.metadata:
+            if converted not in field.metadata["words"]:
+                break
+            return converted
+        if converted is not None:
+            _check_range(converted, field, where)
+            return converted
+    raise UserError(f"{where}={value}: it takes {_describe(kinds, field)}")
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """`value` as `kind`, or None where it is not of that kind. Whole numbers will do for a float."""
+    if kind is bool or kind is str:
+        return value if type(value) is kind else None
+    if kind is int:
+        return value if type(value) is int else None
+    if kind is float:
+        return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+    if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
+        inner = typing.get_args(kind)
+        wanted = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+        items = [_converted(item, part) for item, part in zip(value, wanted, strict=False)]
+        return tuple(items) if len(items) == len(value) == len(wanted) and None not in items else None
+    return None
+
+
+def _check_range(value: Any, field: dataclasses.Field, where: str) -> None:
+    rules = field.metadata
+    allowed = rules.get("allowed")
+    if allowed and value not in allowed:
+        raise UserError(f"{where}={value}; allowed: {', '.join(allowed)}{suggest(str(value), allowed)}")
+    fits = (
+        value >= rules.get("low", value)
+        and value <= rules.get("high", value)
+        and ("above" not in rules or value > rules["above"])
+        and ("below" not in rules or value < rules["below"])
+    )
+    if not fits:
+        raise UserError(f"{where}={value}: it must be {_range(field)}")
+
+
+def _range(field: dataclasses.Field) -> str:
+    words = {"low": "at least {}", "high": "at most {}", "above": "above {}", "below": "below {}"}
+    return " and ".join(words[key].format(bound) for key, bound in field.metadata.items() if key in words)
+
+
+def _describe(kinds: tuple[Any, ...], field: dataclasses.Field) -> str:
+    if field.metadata.get("allowed"):
+        return " | ".join(field.metadata["allowed"])
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: " or ".join(field.metadata.get("words", ("a text",))),
+        type(None): "null",
+    }
+    text = " or ".join(names.get(kind, "a list of numbers such as [0.5, 0.9]") for kind in kinds)
+    return f"{text}, {_range(field)}" if _range(field) else text
+
+
+def check(cfg: Config) -> None:
+    """Raise UserError, with the reason, for settings that do not go together."""
+    if cfg.data.name != cfg.task.name:
+        raise UserError(f"data={cfg.data.name} with task={cfg.task.name}: a task has its own data; leave data= out")
+    size = "max_tokens" if cfg.task.name in TRANSLATION else "batch_size"
+    if getattr(cfg.data, size) is None:
+        raise UserError(f"data.{size} is not set, and task {cfg.task.name} needs it: the size of a minibatch")
+    if size == "batch_size" and cfg.pipeline.microbatches > (cfg.data.batch_size or 0):
+        raise UserError(
+            f"pipeline.microbatches={cfg.pipeline.microbatches} with data.batch_size={cfg.data.batch_size}: "
+            "a microbatch needs at least one example; lower the first or raise the second"
+        )
+    _check_engine(cfg)
+    _check_precision(cfg)
+    _check_method(cfg.method)
+    _check_hogwild(cfg)
+    _check_recomputation(cfg)
+    _check_optimizer(cfg.optimizer)
+    _check_schedule(cfg.schedule)
+    boundaries, stages = cfg.pipeline.boundaries, cfg.pipeline.stages
+    if boundaries is not None:
+        if boundaries[:1] != (0,) or any(a >= b for a, b in zip(boundaries, boundaries[1:], strict=False)):
+            raise UserError(f"pipeline.boundaries={list(boundaries)}: it must begin with 0 and ascend")
+        if stages is not None and stages != len(boundaries):
+            raise UserError(f"pipeline.stages={stages} but pipeline.boundaries names {len(boundaries)}; set one only")
+
+
+def _check_method(method: MethodConfig) -> None:
+    t1, t2, t3 = method.lr_rescheduling, method.discrepancy_correction, method.sync_warmup
+    if method.name == "gpipe" and (t1.enabled or t2.enabled or t3.enabled):
+        raise UserError(
+            "method.name=gpipe with T1, T2 or T3: GPipe is synchronous, every delay tau is 0, so there is no "
+            "rate to reschedule, no discrepancy to correct and nothing to warm up to; disable them or take "
+            "method=pipemare"
+        )
+    if method.name == "pipedream" and t2.enabled:
+        raise UserError(
+            "method.name=pipedream with T2 (discrepancy_correction): the backward reads the very version "
+            "that the forward read, so d = tau_fwd - tau_bkwd = 0 and there is nothing to correct; "
+            "set method.discrepancy_correction.enabled=false or take method=pipemare"
+        )
+    if method.name == "pipedream" and t1.enabled:
+        raise UserError(
+            "method.name=pipedream with T1 (lr_rescheduling): PipeDream is the baseline as published, which "
+            "has one rate for all stages; set method.lr_rescheduling.enabled=false or take method=pipemare"
+        )
+    if method.name == "hogwild" and t2.enabled:
+        raise UserError(
+            "method.name=hogwild with T2 (discrepancy_correction): the delays are random, so there is no d to "
+            "extrapolate over; set method.discrepancy_correction.enabled=false"
+        )
+    for name, switch in (("lr_rescheduling", t1), ("sync_warmup", t3)):
+        if switch.enabled and (switch.steps is None) == (switch.epochs is None):
+            both = "both" if switch.steps is not None else "neither"
+            raise UserError(
+                f"method.{name} has {both} of steps ({switch.steps}) and epochs ({switch.epochs}): "
+                "set one, and the other to null"
+            )
+    if t2.enabled and t2.decay is None:
+        raise UserError("method.discrepancy_correction.decay is not set; D = e^-2 = 0.1353 is the usual value")
+
+
+def _check_engine(cfg: Config) -> None:
+    engine, optimizer = cfg.engine, cfg.optimizer
+    if engine.name == "emulator":
+        named = [key for key in ("ranks", "flush", "timeout", "max_restarts") if getattr(engine, key) is not None]
+        if named:
+            raise UserError(f"engine.{named[0]} with engine=emulator: it is a setting of the other, engine=runtime")
+        return
+    if engine.graphs == "on":
+        raise UserError("engine.graphs=on with engine=runtime: only the emulator captures CUDA graphs; leave it out")
+    if engine.history == "host":
+        raise UserError("engine.history=host with engine=runtime: only the emulator knows it; leave it out")
+    if optimizer.clip == "global":
+        raise UserError(
+            "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
+            "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"
+        )
+    if cfg.pipeline.split not in (None, 1):
+        raise UserError(
+            f"pipeline.split={cfg.pipeline.split} with engine=runtime: a stage runs whole pieces of the model, parts "
+            "of a weight unit exist in the emulator only; leave pipeline.split out"
+        )
+    if engine.flush == "1f1b" and cfg.method.name != "gpipe":
+        raise UserError(
+            f"engine.flush=1f1b with method.name={cfg.method.name}: it orders the minibatches of method=gpipe; leave "
+            "it out"
+        )
+
+
+def _check_precision(cfg: Config) -> None:
+    if cfg.precision != "bf16":
+        return
+    reason = None
+    if cfg.engine.name != "emulator":
+        reason = f"engine={cfg.engine.name}: messages between ranks are in fp32"
+    elif cfg.pipeline.recompute is not None:
+        reason = f"pipeline.recompute={cfg.pipeline.recompute}: pieces are run by themselves, in fp32 only"
+    elif cfg.task.name in TRANSLATION:
+        reason = f"task={cfg.task.name}: it has been tried on images only, and attention's softmax needs more bits"
+    if reason is not None:
+        raise UserError(f"precision=bf16 with {reason}; leave precision out")
+
+
+def _check_hogwild(cfg: Config) -> None:
+    if cfg.method.name == "hogwild":
+        if cfg.engine.name != "emulator":
+            raise UserError(
+                f"method.name=hogwild with engine={cfg.engine.name}: a real pipeline has the delays that it has, "
+                "random ones exist in the emulator only; take engine=emulator"
+            )
+        return
+    named = [key for key, value in dataclasses.asdict(cfg.method.hogwild).items() if value is not None]
+    if named:
+        raise UserError(
+            f"method.hogwild.{named[0]} with method.name={cfg.method.name}: only Hogwild!-style training has random "
+            "delays; leave it out or take method=hogwild"
+        )
+
+
+def _check_recomputation(cfg: Config) -> None:
+    segment, method = cfg.pipeline.recompute, cfg.method.name
+    if segment is None:
+        return
+    if method in ("gpipe", "hogwild") or cfg.pipeline.slots == "alternating":
+        reason = {
+            "gpipe": "GPipe exists in alternating slots only",
+            "hogwild": "random delays have no schedule with slots to recompute in",
+        }.get(method, "a slot that holds one operation has no room for a recomputation, which would change all delays")
+        raise UserError(
+            f"pipeline.recompute={segment} with method.name={method}, pipeline.slots={cfg.pipeline.slots}: {reason}; "
+            "set pipeline.recompute=null"
+        )
+    if cfg.pipeline.split not in (None, 1):
+        raise UserError(
+            f"pipeline.recompute={segment} with pipeline.split={cfg.pipeline.split}: a split unit cannot be cut; "
+            "set one of them only"
+        )
+
+
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    if optimizer.nesterov and not optimizer.momentum:
+        raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0: it looks ahead along the momentum")
+    if optimizer.betas is not None and not all(0.0 <= beta < 1.0 for beta in optimizer.betas):
+        raise UserError(f"optimizer.betas={list(optimizer.betas)}: both must be at least 0 and below 1")
+    if optimizer.clip != "none" and optimizer.clip_norm is None:
+        raise UserError(f"optimizer.clip={optimizer.clip} needs optimizer.clip_norm, the largest norm allowed")
+
+
+def _check_schedule(schedule: ScheduleConfig) -> None:
+    if schedule.name == "step_decay":
+        if not schedule.milestones or schedule.factor is None:
+            raise UserError("schedule.name=step_decay needs schedule.milestones and schedule.factor")
+        if min(schedule.milestones) <= 0.0:
+            raise UserError(f"schedule.milestones={list(schedule.milestones)}: all must be above 0")
+    if schedule.name == "inverse_sqrt" and not schedule.warmup_steps:
+        raise UserError("schedule.name=inverse_sqrt needs schedule.warmup_steps of at least 1: it decays from there")

@@ -1,0 +1,226 @@
+"""What one process of a pipeline does from torchrun's start to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.config.schema import Config
+from pipemare_exp.experiment.runtime import engine as runtime_engine
+from pipemare_exp.experiment.runtime.engine import Pipeline, RuntimeLoop
+from pipemare_exp.experiment.runtime.measured import report_of, write_reports
+from pipemare_exp.experiment.training import assemble
+from pipemare_exp.experiment.training import session as train
+from pipemare_exp.experiment.training.assemble import Prepared
+from pipemare_exp.pipeline.model.cutting import cut
+from pipemare_exp.pipeline.runtime import messages as kinds
+from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
+from pipemare_exp.pipeline.runtime.messages import text_message, text_of
+from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory, watch_for_parent
+from pipemare_exp.pipeline.runtime.rank import Runtime
+from pipemare_exp.pipeline.schedule.columns import columns_of, ranks_of
+
+FAILURES = "PIPEMARE_FAILURES"
+"""The environment's name of the folder in which ranks leave word for `pipemare train`, which started them."""
+
+MEETING = timedelta(minutes=5)
+"""How long ranks wait for each other at the start, while data is prepared."""
+
+
+def work(cfg: Config, overrides: Sequence[str], runs: str | None, out: TextIO) -> tuple[int, train.Result | None]:
+    """This process's part of the run: (exit code, on rank 0 the result)."""
+    watch_for_parent()
+    keep_freed_memory()
+    ranks = int(os.environ["WORLD_SIZE"])
+    if cfg.engine.ranks not in (None, ranks):
+        raise UserError(f"engine.ranks={cfg.engine.ranks}, but torchrun started {ranks} processes; leave one out")
+    cfg = _join(cfg)
+    prepared = _prepare_in_turn(cfg, ranks)
+    if prepared is None:
+        return 2, None
+    if dist.get_rank() == 0:
+        code, result = _lead(prepared, ranks, overrides, runs, out)
+    else:
+        code, result = _follow(prepared, ranks), None
+    if code != 1:  # else other ranks are gone, and leaving the group would wait for them
+        dist.destroy_process_group()
+    return code, result
+
+
+def _join(cfg: Config) -> Config:
+    """Enter the process group; the configuration with this process's device and threads."""
+    device = assemble.choose_device(cfg.device)
+    local, beside = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    backend = "gloo"
+    if device.type == "cuda":
+        gpus = torch.cuda.device_count()
+        torch.cuda.set_device(local % gpus)
+        if beside <= gpus:
+            backend = "cpu:gloo,cuda:nccl"
+    # After a restart the store may still hold the addresses of the ranks before.
+    store, rank, ranks = next(dist.rendezvous("env://", timeout=MEETING))
+    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=MEETING)
+    # Ranks share the processor: more than one thread each makes small operations many times slower.
+    torch.set_num_threads(cfg.threads or 1)
+    return replace(cfg, device=device.type, threads=cfg.threads or 1)
+
+
+def _prepare_in_turn(cfg: Config, ranks: int) -> Prepared | None:
+    """Rank 0 first, which may have to make files of prepared data, then the others; None where rank 0 cannot."""
+    if dist.get_rank() == 0:
+        try:
+            prepared = assemble.prepare(cfg)
+            check(prepared, ranks)
+        except BaseException as error:
+            if isinstance(error, UserError):
+                record_exit(2)
+            runtime_engine.tell({"go": False})
+            raise
+        runtime_engine.tell({"go": True})
+        return prepared
+    return assemble.prepare(cfg) if runtime_engine.told()["go"] else None
+
+
+def check(prepared: Prepared, ranks: int) -> None:
+    """UserError, with the reason, for what the runtime cannot do."""
+    cfg = prepared.cfg
+    pipeline = cfg.pipeline
+    assert pipeline.stages is not None and not isinstance(pipeline.recompute, str)
+    ranks_of(pipeline.stages, ranks)
+    cut(prepared.model, prepared.units, list(pipeline.boundaries or ()))
+    columns_of(
+        assemble.build_method(cfg.method, cfg.seed), pipeline.stages, pipeline.microbatches, 1, pipeline.slots,
+        pipeline.recompute, cfg.engine.flush or "gpipe",
+    )  # fmt: skip
+
+
+def _lead(
+    prepared: Prepared, ranks: int, overrides: Sequence[str], runs: str | None, out: TextIO
+) -> tuple[int, train.Result]:
+    pipeline = Pipeline(prepared, ranks)
+    watch: list[Watch] = []
+
+    def make_loop(*args: Any, **options: Any) -> RuntimeLoop:
+        loop = RuntimeLoop(*args, **(options | {"engine": pipeline}))
+        watch.append(watch_actions(lambda: pipeline.runtime, prepared.cfg.engine.timeout))
+        return loop
+
+    try:
+        result = train.train(prepared.cfg, overrides, runs=runs, out=out, prepared=prepared, make_loop=make_loop)
+    except BaseException as error:
+        if pipeline.runtime is None:
+            if isinstance(error, UserError):
+                record_exit(2)
+            runtime_engine.tell({"go": False, "code": 2})
+        else:
+            leave(pipeline.runtime, error)
+        raise
+    runtime = pipeline.runtime
+    if runtime is None:  # found finished
+        runtime_engine.tell({"go": False, "code": 0})
+        return result.exit_code, result
+    if result.outcome == "failed" or (result.outcome == "interrupted" and runtime.stop_at is None):
+        text = result.run.status.get("error", "rank 0 was interrupted").removeprefix("RankFailure: ")
+        record(text, said=True)
+        leave(runtime, RankFailure(text))
+        return 1, result
+    if result.outcome == "diverged":
+        runtime.transport.tell(kinds.STOP)
+    reports = [report_of(runtime)]
+    reports += [json.loads(text_of(runtime.transport.take((kinds.REPORT, r, 0), r))) for r in range(1, ranks)]
+    write_reports(result.run.path, prepared.cfg, reports)
+    runtime.transport.close()
+    for each in watch:
+        each.stop()
+    return result.exit_code, result
+
+
+def _follow(prepared: Prepared, ranks: int) -> int:
+    """Any rank but 0: work until the columns end, or rank 0 ends the run."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # rank 0 hears it too, and says where to stop
+    decision = runtime_engine.told()
+    if not decision["go"]:
+        return decision["code"]
+    folder = Path(decision["folder"])
+    runtime = runtime_engine.build(prepared, ranks, folder, lambda version: (False, False))
+    watch = watch_actions(lambda: runtime, prepared.cfg.engine.timeout)
+    try:
+        if decision["version"] is not None:
+            runtime_engine.restore_rank(runtime, folder, decision["version"])
+        try:
+            while runtime.advance():
+                pass
+        except Stopped:
+            pass
+        runtime.transport.send(0, text_message(kinds.REPORT, json.dumps(report_of(runtime)), stage=runtime.rank))
+        runtime.transport.close()
+    except Exception as error:
+        leave(runtime, error)
+        return 1
+    watch.stop()
+    return 0
+
+
+def leave(runtime: Runtime, error: BaseException) -> None:
+    """Pass on what has happened, in one line; this process should end then."""
+    text = str(error) if isinstance(error, RankFailure) else runtime_engine.failure(runtime, error)
+    transport = runtime.transport
+    if transport.rank:
+        said = transport.rank == 1 and text.startswith("rank 0 ") and FAILURES not in os.environ
+        if said:  # rank 0 cannot any more
+            print(f"pipemare: {text}", file=sys.stderr, flush=True)
+        record(text, said)
+    transport.leave(text)
+
+
+def watch_actions(runtime: Callable[[], Runtime | None], timeout: float | None) -> Watch:
+    """Watch this process's own actions (`timeout` in seconds, None: the default); a rank that hangs says so itself.
+
+    `runtime()` is None before there is one.
+    """
+
+    def running() -> tuple[str, float] | None:
+        made = runtime()
+        return None if made is None else made.busy
+
+    def tell(text: str) -> None:
+        made = runtime()
+        assert made is not None
+        transport = made.transport
+        line = f"{transport.name(transport.rank)} {text}"
+        record(line, said=False)
+        if transport.rank == 0 and FAILURES not in os.environ:
+            print(f"pipemare: {line}", file=sys.stderr, flush=True)
+        transport.leave(line)
+
+    return Watch(timeout or runtime_engine.TIMEOUT, running, tell)
+
+
+def record_exit(code: int) -> None:
+    """Leave the exit code for `pipemare train`: torchrun's own says only that some rank had another than 0."""
+    folder = os.environ.get(FAILURES)
+    if folder and code != 1:
+        (Path(folder) / "exit.json").write_text(json.dumps({"code": code}))
+
+
+def record(text: str, said: bool) -> None:
+    """Leave word for `pipemare train`, if it started this process: what has happened, and whether a user was told."""
+    folder = os.environ.get(FAILURES)
+    if folder:
+        path = Path(folder) / f"rank-{os.environ.get('RANK', 0)}.json"
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"text": text, "said": said}))
+        os.replace(temporary, path)

@@ -1,0 +1,123 @@
+"""One job of a sweep: trains a cell, in a worker process or in the sweep's own, and leaves when the sweep stops.
+
+A wish to stop is a file beside the runs: a job looks for it after every step, writes its checkpoint and leaves. So
+does a worker whose sweep was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.runs.folder import FINAL, Run, write_text
+
+LOOK = 0.3  # seconds between two looks for the wish to stop, in a worker
+WAIT = 0.5  # seconds between two looks at a run that another process trains
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a worker has to know: each job's overrides and run folder, by job number."""
+
+    overrides: tuple[tuple[str, ...], ...]
+    runs: tuple[str, ...]
+    stop_file: str
+    pid: int
+    one_thread: bool
+
+
+def train_cell(tree: Any, batch: Batch) -> str | None:
+    """One job: train the configuration that Hydra composed. Returns the error that the run's folder cannot tell of."""
+    from hydra.core.hydra_config import HydraConfig
+
+    number = int(HydraConfig.get().job.num)
+    stopped = _Stop(batch)
+    failure = _until_result(tree, batch.overrides[number], Run(batch.runs[number]), batch, stopped)
+    if stopped.orphaned:
+        os._exit(1)  # the checkpoint is written, and nobody waits for an answer
+    return failure
+
+
+def _until_result(tree: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> str | None:
+    """Train, or wait for another process that does, until the run has a result or the sweep stops."""
+    while True:
+        while run.is_locked() and not stopped():  # another sweep trains it
+            time.sleep(WAIT)
+        if run.outcome in FINAL or stopped():
+            return None
+        try:
+            values = OmegaConf.to_container(tree, resolve=True)
+            assert isinstance(values, dict)
+            _train(config.from_mapping(values), overrides, run, batch, stopped)  # type: ignore[arg-type]
+            return None
+        except Exception as error:  # whatever it is, the other cells go on
+            if not run.is_locked():  # else another sweep was faster
+                return _failed(run, error)
+
+
+def _failed(run: Run, error: Exception) -> str | None:
+    """Write the failure into the run's folder; its line where that cannot be done."""
+    line = first_line(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+    try:
+        run.create()
+        run.set_status("failed", int(run.status.get("step", 0)), error=line)
+        write_text(run.path / "error.txt", traceback.format_exc())
+    except (OSError, UserError) as another:
+        return f"{line} (and its folder cannot be written: {first_line(another)})"
+    return None
+
+
+def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> None:
+    from pipemare_exp.experiment.training import assemble
+    from pipemare_exp.experiment.training import session as training
+
+    if batch.one_thread:
+        cfg = replace(cfg, threads=cfg.threads or 1)  # set after the imports, by assemble.prepare
+    cfg = replace(cfg, progress="plain")
+    prepared = assemble.prepare(cfg)
+    name = config.run_name(prepared.cfg)
+    if name != run.name:
+        raise RuntimeError(f"the job composed to {name}, planned was {run.name}")
+    run.create()
+    with open(run.path / "output.log", "a", encoding="utf-8") as out:
+        result = training.train(cfg, overrides, runs=run.path.parent, out=out, prepared=prepared, stop=stopped)
+    if result.outcome == "interrupted":
+        Path(batch.stop_file).touch()  # a signal reached the training: it is meant for the sweep
+
+
+class _Stop:
+    """Whether the sweep wants to stop, or is no more."""
+
+    def __init__(self, batch: Batch):
+        self.file, self.worker = batch.stop_file, os.getpid() != batch.pid
+        self.parent = os.getppid()
+        self.answer, self.next = False, 0.0
+        if self.worker and threading.current_thread() is threading.main_thread():
+            # The terminal's Ctrl-C reaches every process; between trainings only the sweep itself acts on it.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether this is a worker whose sweep was killed."""
+        return self.worker and os.getppid() != self.parent
+
+    def __call__(self) -> bool:
+        if not self.answer and time.monotonic() >= self.next:
+            self.next = time.monotonic() + LOOK
+            self.answer = os.path.exists(self.file) or self.orphaned
+        return self.answer
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

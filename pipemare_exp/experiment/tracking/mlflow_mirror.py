@@ -1,0 +1,229 @@
+"""Which MLflow entries mirror a run directory, and how are they written once only, by one process at a time?
+
+`metrics.jsonl` rows become metrics whose step is the optimizer step, the resolved configuration becomes
+flattened params, the run's files become artifacts. One MLflow run per run directory: its id is kept in
+RUN/mlflow.json (per store), so that a resumed training continues it, and rows that the store already has are
+never written twice.
+
+Nothing here is imported before a run is tracked; every function may raise what MLflow raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from pipemare_exp.analysis.records import flatten
+
+ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
+PARAM_LENGTH = 500  # the smallest limit of any MLflow server; this version's own is 6,000
+SHORTENED = " ... [shortened; whole in config.yaml]"
+PARAMS_IN_A_BATCH, METRICS_IN_A_BATCH = 100, 1000  # MLflow's limits
+LOCK_WAITS = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each new try where SQLite says that it is locked
+STATUS = {"finished": "FINISHED", "diverged": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+def params_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The flattened configuration, each value short enough for MLflow (its whole is in config.yaml)."""
+    return {
+        key: text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - len(SHORTENED)] + SHORTENED
+        for key, text in flatten(config).items()
+    }
+
+
+def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """MLflow's metrics of one row: {"train/loss": ..., "train/rate": ..., "epoch": ...}; {} if it has none."""
+    kind = row.get("kind")
+    if kind not in ("train", "eval"):
+        return {}
+    place = "train" if kind == "train" else row.get("split", "eval")
+    named = {}
+    for key, value in row.items():
+        if key in ("step", "time") or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if key in ("epoch", "seconds"):
+            if kind == "train":
+                named[key] = float(value)  # one curve each, from the training rows
+        else:
+            named[f"{place}/{key}"] = float(value)
+    return named
+
+
+class Mirror:
+    """One MLflow run that mirrors one run directory. Every method may raise."""
+
+    def __init__(self, run: Any, uri: str, experiment: str):
+        self.run, self.uri = run, uri
+        with creation_lock(uri):  # two processes must not create the tables or the experiment at once
+            self.client = _retry(lambda: MlflowClient(tracking_uri=uri))
+            experiment_id = _retry(lambda: self._experiment(experiment))
+        self._record = Path(run.path) / "mlflow.json"
+        self.run_id = self._known_run() or self._new_run(experiment_id)
+        self._last_step: dict[str, int] = {}
+
+    def log_backlog(self) -> None:
+        """Store the params and rows of the directory that the store lacks, and say that the run runs."""
+        known = _retry(lambda: self.client.get_run(self.run_id)).data.params
+        missing = [Param(k, v) for k, v in params_of(self.run.config).items() if k not in known]  # params never change
+        for start in range(0, len(missing), PARAMS_IN_A_BATCH):
+            batch = missing[start : start + PARAMS_IN_A_BATCH]
+            _retry(partial(self.client.log_batch, self.run_id, params=batch))
+        self._set_tags(None)
+        _retry(lambda: self.client.update_run(self.run_id, status="RUNNING"))
+        self.log_rows(self.run.metrics())
+
+    def log_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Store rows; those at steps that the store has are passed over (a resumed run repeats them exactly).
+
+        A row's time is its `time` (seconds since 1970), or the run's start + its `seconds`.
+        """
+        started = _seconds_since_1970(self.run.meta.get("created"))
+        metrics = []
+        for row in rows:
+            step = int(row.get("step", 0))
+            when = row.get("time") or started + float(row.get("seconds") or 0)
+            for key, value in metrics_of(row).items():
+                if step > self._stored_up_to(key):
+                    self._last_step[key] = step
+                    metrics.append(Metric(key, value, int(1000 * when), step))
+        for start in range(0, len(metrics), METRICS_IN_A_BATCH):
+            batch = metrics[start : start + METRICS_IN_A_BATCH]
+            _retry(partial(self.client.log_batch, self.run_id, metrics=batch))
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        """Store the outcome, best and last metric, final test and the run's files."""
+        result = result or self.run.result or {"outcome": self.run.outcome}
+        step = int(result.get("step") or 0)
+        ended = int(1000 * _seconds_since_1970(self.run.status.get("updated")))
+        final = {"best": result.get("best"), "last": result.get("last")}
+        final |= {f"final/{key}": value for key, value in (result.get("test") or {}).items()}
+        final = {k: float(v) for k, v in final.items() if isinstance(v, int | float) and math.isfinite(v)}
+        new = [Metric(key, value, ended, step) for key, value in final.items() if step > self._stored_up_to(key)]
+        _retry(lambda: self.client.log_batch(self.run_id, metrics=new))
+        self._set_tags(result)
+        for name in ARTIFACTS:
+            if (Path(self.run.path) / name).is_file():
+                self.client.log_artifact(self.run_id, str(Path(self.run.path) / name))
+        status = STATUS.get(str(result.get("outcome")), "FAILED")
+        _retry(lambda: self.client.set_terminated(self.run_id, status, ended))
+
+    def _set_tags(self, result: Mapping[str, Any] | None) -> None:
+        config, meta, found = self.run.config, self.run.meta, result or {}
+        tags = {
+            "outcome": found.get("outcome", "running"),
+            "method": (config.get("method") or {}).get("label"),
+            "task": (config.get("task") or {}).get("name"),
+            "scale": config.get("scale"),
+            "seed": config.get("seed"),
+            "config_hash": found.get("config_hash") or meta.get("config_hash"),
+            "commit": meta.get("commit"),
+            "dirty": meta.get("dirty"),
+            "directory": str(Path(self.run.path).resolve()),
+            "command": meta.get("command"),
+            "mlflow.source.name": "pipemare train",  # the page shows what follows the last slash
+            "mlflow.source.git.commit": meta.get("commit"),
+        }
+        notes = (meta.get("notes") or {}) | (found.get("notes") or {})
+        tags |= {f"note.{key}": value for key, value in notes.items()}
+        pairs = [RunTag(key, str(value)) for key, value in tags.items() if value is not None]
+        _retry(lambda: self.client.log_batch(self.run_id, tags=pairs))
+
+    def _experiment(self, name: str) -> str:
+        """The MLflow experiment's id; made, with its artifacts beside the store, or restored as needed."""
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            store = sqlite_file(self.uri)
+            place = None if store is None else (store.parent / "mlartifacts" / name).as_uri()
+            # Else the page takes it for a chat program's and hides the metrics.
+            kind = {"mlflow.experimentKind": "custom_model_development"}
+            return self.client.create_experiment(name, artifact_location=place, tags=kind)
+        if found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        return found.experiment_id
+
+    def _known_run(self) -> str | None:
+        """The id under which this store knows the run directory, if it still does."""
+        run_id = self._ids().get(self.uri)
+        if run_id is None:
+            return None
+        try:
+            found = _retry(lambda: self.client.get_run(run_id))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None  # the store was deleted since: mirror anew
+        return run_id if found.info.lifecycle_stage == "active" else None
+
+    def _new_run(self, experiment_id: str) -> str:
+        start = int(1000 * _seconds_since_1970(self.run.meta.get("created")))
+        name = Path(self.run.path).name
+        made = _retry(lambda: self.client.create_run(experiment_id, start_time=start, run_name=name))
+        ids = self._ids() | {self.uri: made.info.run_id}
+        temporary = self._record.with_suffix(".json.tmp")
+        temporary.write_text(json.dumps(ids, indent=1))
+        temporary.replace(self._record)
+        return made.info.run_id
+
+    def _ids(self) -> dict[str, str]:
+        try:
+            return dict(json.loads(self._record.read_text()))
+        except (FileNotFoundError, ValueError):  # none yet, or torn by a crash: start a new MLflow run
+            return {}
+
+    def _stored_up_to(self, key: str) -> int:
+        """The last step that the store has of a metric (-1: none); asked once, then known."""
+        if key not in self._last_step:
+            history = _retry(lambda: self.client.get_metric_history(self.run_id, key))
+            self._last_step[key] = max((metric.step for metric in history), default=-1)
+        return self._last_step[key]
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite store's URI; None for a server or another data base."""
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]).resolve() if uri.startswith("sqlite:///") else None
+
+
+@contextlib.contextmanager
+def creation_lock(uri: str) -> Iterator[None]:
+    """Held by one process at a time while it creates or opens the SQLite store; nothing for a server."""
+    store = sqlite_file(uri)
+    if store is None:
+        yield
+        return
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with store.with_name(store.name + ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # given back when the file is closed
+        yield
+
+
+def _retry(call: Callable[[], Any]) -> Any:
+    """The call's value; tried again a few times while another process holds SQLite's write lock."""
+    for wait in LOCK_WAITS:
+        try:
+            return call()
+        except Exception as error:
+            if "database is locked" not in str(error):
+                raise
+            time.sleep(wait)
+    return call()
+
+
+def _seconds_since_1970(when: Any) -> float:
+    """An ISO date or a number of seconds, as the run's files have them; now, where there is none."""
+    if isinstance(when, int | float):
+        return float(when)
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.fromisoformat(when).timestamp()
+    return time.time()

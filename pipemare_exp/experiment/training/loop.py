@@ -1,0 +1,213 @@
+"""The training loop of one run: steps, losses looked at in batches, evaluations, checkpoints.
+
+A step's number is the number of updates done once it is through (1, 2, ...), in every row and message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.schema import Config
+from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, write
+from pipemare_exp.experiment.runs.folder import Run
+from pipemare_exp.experiment.training.assemble import Prepared
+
+FORMAT = 2
+"""Of a checkpoint's contents; a reader refuses what it does not know."""
+
+
+class Diverged(Exception):
+    """The loss of `step`, or the weights after it, are not finite: an outcome, not an error."""
+
+    def __init__(self, step: int):
+        super().__init__(f"diverged at step {step}")
+        self.step = step
+
+
+def evaluation_due(cfg: Config, step: int) -> bool:
+    """Whether the model is evaluated after `step` updates: after every so many epochs, and at the end."""
+    assert cfg.steps_per_epoch is not None
+    epochs, rest = divmod(step, cfg.steps_per_epoch)
+    return step == config.last_step(cfg) or (rest == 0 and epochs % cfg.evaluation.every_epochs == 0)
+
+
+class Loop:
+    """Trains from the current step to the last. `emit` gets the rows of metrics.jsonl, `stop` says when to
+    leave; `engine` stands in the place of a fresh emulator.
+
+    `run()` returns True when all steps are done and False when `stop()` asked to leave; it raises Diverged.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        run: Run,
+        checkpoints: Checkpoints,
+        emit: Callable[[list[dict[str, Any]]], None],
+        stop: Callable[[], bool],
+        stepped: Callable[[], None],
+        engine: Any = None,
+    ):
+        self.cfg, self.task = prepared.cfg, prepared.task
+        self.run_folder, self.checkpoints = run, checkpoints
+        self.emit, self.stop, self.stepped = emit, stop, stepped
+        self.emulator = engine or prepared.emulator()
+        self.rate = prepared.rate()
+        self.hash = config.config_hash(self.cfg)
+        self.last = config.last_step(self.cfg)
+        self.step = 0
+        self.evaluated = 0
+        self.best: float | None = None
+        self.latest: float | None = None
+        self._seconds, self._began = 0.0, time.monotonic()
+        self._losses: list[Tensor] = []  # on the device, not yet looked at
+        self._window: list[float] = []  # looked at, not yet in a row
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent on this run, all its sessions together."""
+        return self._seconds + time.monotonic() - self._began
+
+    @property
+    def epochs_done(self) -> int:
+        return self.step // self._steps_per_epoch
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        assert self.cfg.steps_per_epoch is not None
+        return self.cfg.steps_per_epoch
+
+    def run(self) -> bool:
+        self._began = time.monotonic()
+        if self.evaluated < self.step and self._evaluation_due():
+            self._evaluate()  # the run was stopped between an epoch's last step and its evaluation
+        while self.step < self.last:
+            epoch, index = divmod(self.step, self._steps_per_epoch)
+            for minibatch in self.task.minibatches(epoch, start=index):
+                self._train(minibatch)
+                if self.stop():
+                    self.save()
+                    return False
+                if self.step == self.last:
+                    break
+                if self._checkpoint_due():
+                    self.save()
+            if self._evaluation_due():
+                self._evaluate()
+            every = self.cfg.checkpoint.every_steps
+            if self.step == self.last or self.stop() or every or self.checkpoints.due(at_epoch_end=True):
+                self.save()
+            if self.stop() and self.step < self.last:
+                return False
+        return True
+
+    def _train(self, minibatch: list[Any]) -> None:
+        self._losses.append(self.emulator.step(minibatch, self.task.loss, self.rate(self.step)))
+        self.step += 1
+        self.stepped()
+        if self.step % self.cfg.log_every == 0 or self._evaluation_due():
+            self._look()
+            self._report()
+
+    def _look(self) -> None:
+        """Bring the losses to the host; raise Diverged at the first that is not finite."""
+        if not self._losses:
+            return
+        losses, first = torch.stack(self._losses).tolist(), self.step - len(self._losses) + 1
+        self._losses = []
+        for number, loss in enumerate(losses, start=first):
+            if not math.isfinite(loss):
+                self.step = number - 1
+                self._report()
+                self.step = number
+                raise Diverged(number)
+            self._window.append(loss)
+
+    def _report(self) -> None:
+        """One row for the steps since the last one: their mean loss, and the rate of the last."""
+        if not self._window:
+            return
+        row = {
+            "kind": "train",
+            "step": self.step,
+            "epoch": (self.step - 1) // self._steps_per_epoch + 1,
+            "loss": sum(self._window) / len(self._window),
+            "rate": self.rate(self.step - 1),
+            "seconds": round(self.seconds, 3),
+        }
+        self._window = []
+        self.emit([row])
+
+    def _evaluation_due(self) -> bool:
+        return evaluation_due(self.cfg, self.step)
+
+    def _evaluate(self) -> None:
+        if not self.emulator.finite():
+            raise Diverged(self.step)
+        with self.emulator.evaluation() as model:
+            values = self.task.evaluate(model)
+            if self.cfg.evaluation.average:
+                self._keep_weights(model, self.cfg.evaluation.average)
+        self.evaluated = self.step
+        self.latest = values[self.task.metric]
+        self.best = self.latest if self.best is None else max(self.best, self.latest)
+        row = {"kind": "eval", "step": self.step, "epoch": self.epochs_done, "split": self.task.eval_split}
+        self.emit([{**row, **values, "seconds": round(self.seconds, 3)}])
+
+    def _keep_weights(self, model: torch.nn.Module, count: int) -> None:
+        """Keep the model of this evaluation for averaging, and the `count` - 1 before it."""
+        folder = self.run_folder.checkpoints
+        write(folder / ".writing.pt", {name: value.clone() for name, value in model.state_dict().items()})
+        os.replace(folder / ".writing.pt", folder / f"weights-{self.step:08d}.pt")
+        for old in self.kept_weights()[:-count]:
+            old.unlink()
+
+    def kept_weights(self) -> list[Any]:
+        """Files of the models kept for averaging, oldest first."""
+        return sorted(self.run_folder.checkpoints.glob("weights-*.pt"))
+
+    def test(self, **options: Any) -> dict[str, Any] | None:
+        """The separate final test, where the task has one; `options` are the task's own (translation: beam, output)."""
+        with self.emulator.evaluation() as model:
+            return self.task.test(model, self.kept_weights() if self.cfg.evaluation.average else None, **options)
+
+    def _checkpoint_due(self) -> bool:
+        if self.step % self._steps_per_epoch == 0:
+            return False  # after the evaluation
+        every = self.cfg.checkpoint.every_steps
+        return self.step % every == 0 if every else self.checkpoints.due(at_epoch_end=False)
+
+    def save(self) -> None:
+        """Write the state after `step`. Losses are looked at first: no checkpoint is of a diverged run."""
+        self._look()
+        state = {
+            "format": FORMAT,
+            "config_hash": self.hash,
+            "step": self.step,
+            "evaluated": self.evaluated,
+            "best": self.best,
+            "latest": self.latest,
+            "seconds": self.seconds,
+            "window": self._window,
+            "emulator": self.emulator.state_dict(),
+            "parts": getattr(self.emulator, "parts", []),
+        }
+        self.run_folder.sync_metrics()
+        self.checkpoints.save(state)
+        self.run_folder.set_status("running", self.step)
+
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint, bit for bit."""
+        self.emulator.load_state_dict(state["emulator"])
+        self.step, self.evaluated = state["step"], state["evaluated"]
+        self.best, self.latest = state["best"], state["latest"]
+        self._window = list(state["window"])
+        self._seconds, self._began = state["seconds"], time.monotonic()

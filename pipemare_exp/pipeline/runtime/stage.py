@@ -1,0 +1,247 @@
+"""One stage on a rank: its forward, recomputation, backward and update, and what it saves.
+
+It keeps one set of live weights, which are at version t when t updates are done; a forward reads what is current at its
+moment, by the schedule the very version that the method prescribes. Only where a pass reads something else (PipeDream's
+stash, T2's estimate) past or current versions are kept beside the live ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.model.dropout import KeyedDropout
+from pipemare_exp.pipeline.model.recompute import StandIn, frozen_statistics, run_pieces
+from pipemare_exp.pipeline.model.units import Piece, State, Unit
+from pipemare_exp.pipeline.runtime.boundary import Graph, Sent, leaves, sent_of
+from pipemare_exp.pipeline.runtime.stage_checkpoint import Gathering, restore, state_of
+from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
+from pipemare_exp.pipeline.weights.history import FlatWeights
+from pipemare_exp.pipeline.weights.reads import Read
+
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+class _EndOfStage(BaseException):
+    """Leaves the loss function where the first stage ends; not an error, so nothing may catch it as one."""
+
+
+class Stage:
+    """Stage `index` of `stages`, made of the pieces `parts` with the weight units `units` of `model`.
+
+    `method` is an object of its own for this stage. `segment`: S with recomputation. `loss` is the task's, as the
+    emulator takes it: the last stage calls it with its own output standing in for the model's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Sequence[Piece],
+        units: Sequence[Unit],
+        index: int,
+        stages: int,
+        method: Method,
+        optimizer: MakeOptimizer,
+        microbatches: int,
+        slots: str,
+        dropout: KeyedDropout,
+        loss: Loss,
+        *,
+        segment: int | None = None,
+        clip: Clip = None,
+    ) -> None:
+        self.model, self.parts, self.index, self.stages = model, list(parts), index, stages
+        self.method, self.microbatches, self.segment = method, microbatches, segment
+        self.dropout, self.loss = dropout, loss
+        self.first, self.last = index == 0, index == stages - 1
+        self.modules = list(dict.fromkeys(m for piece in parts for module in piece.modules for m in module.modules()))
+        self.buffers = buffers_of(parts)
+        self.flat = FlatWeights(model, [[name for unit in units for name in unit.parameters]])
+        everywhere = [_nothing(self.flat.weights) for _ in range(stages)]
+        everywhere[index] = self.flat.stages[0]
+        method.bind(stages, microbatches, slots, [flat.detach() for flat in everywhere], segment)
+        # A recomputation happens here at its own moment: the ring of estimates by which the emulator looks back at
+        # such moments is not needed.
+        method.rings.clear()
+        self.weights = StageWeights(everywhere, method, optimizer, clip, depths(method, index))
+        self.most_held = 0
+        """The most microbatches whose activations, or input for a recomputation, were held at once."""
+        self.graphs: dict[int, Graph] = {}
+        self.kept: dict[int, State] = {}
+        """Inputs of microbatches whose activations are yet to be recomputed (first stage of a segment)."""
+        self.statistics: dict[int, list[Tensor]] = {}
+        """By version t: the buffers after the forward of the last microbatch before it."""
+        self.losses: dict[int, Tensor] = {}
+        self.gathering = Gathering(index, stages, microbatches)
+        """The checkpoints that are to come."""
+
+    @property
+    def version(self) -> int:
+        return self.weights.history.current
+
+    @property
+    def flat_weights(self) -> Tensor:
+        """A copy of the current version, its parameters flattened in unit order."""
+        self.weights.load_current()
+        return self.flat.compact()[0]
+
+    def forward(self, g: int, state: State | None, microbatch: Any, recompute_later: bool, snapshot: bool) -> Sent:
+        """The forward of microbatch `g`; `state` is what the stage before sent (None at the first stage).
+
+        `microbatch` is needed at the first and the last stage. `snapshot`: keep the buffers as they are afterwards.
+        """
+        step, n = divmod(g, self.microbatches)
+        read = self.method.forward(step, n)[self.index]
+        self._load(read)
+        with self.dropout.at(step, n):
+            if recompute_later:
+                with torch.no_grad():
+                    outputs = self._run(state, microbatch)
+                if state is not None and self.index % (self.segment or 1) == 0:
+                    self.kept[g] = state
+            else:
+                outputs = self._run(state, microbatch)
+                self.graphs[g] = Graph(state, outputs, read)
+                self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
+        self._count_held()
+        if self.last:
+            self.losses[step] = self.losses.get(step, torch.zeros_like(outputs[0])) + outputs[0].detach()
+        if snapshot:
+            self.keep_statistics(step + 1)
+        sent = sent_of(outputs)
+        self.gathering.note_under_way("forward", g, self.method.forward(step, n), sent)
+        return sent
+
+    def pass_empty(self, g: int, snapshot: bool) -> None:
+        """The forward of an empty microbatch: it only takes its turn."""
+        step, n = divmod(g, self.microbatches)
+        if snapshot:
+            self.keep_statistics(step + 1)
+        self.gathering.note_under_way("forward", g, self.method.forward(step, n), (None, ()))
+
+    def keep_statistics(self, version: int) -> None:
+        self.statistics[version] = [buffer.clone() for buffer in self.buffers]
+
+    def recompute(self, g: int, state: State | None, microbatch: Any) -> Sent:
+        """Run `g` forward again with the weights of this moment, now with a graph; leaves no trace in statistics."""
+        step, n = divmod(g, self.microbatches)
+        read = self.method.while_current(self.index, self.method.recompute(step, n)[self.index])
+        self._load(read)
+        if state is None and not self.first:
+            state = leaves(self.kept.pop(g), None)
+        outputs = self.again(g, state, microbatch)
+        self.graphs[g] = Graph(state, outputs, read, recomputed=True)
+        self._count_held()
+        self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
+        sent = sent_of(outputs)
+        self.gathering.note_under_way("recompute", g, self.method.recompute(step, n), sent)
+        return sent
+
+    def _count_held(self) -> None:
+        self.most_held = max(self.most_held, len(self.graphs) + len(self.kept))
+
+    def again(self, g: int, state: State | None, microbatch: Any) -> State:
+        """A later forward of `g` with the live weights: the same dropout masks, statistics left alone."""
+        with self.dropout.at(*divmod(g, self.microbatches)), frozen_statistics(self.modules):
+            return self._run(state, microbatch)
+
+    def _run(self, state: State | None, microbatch: Any) -> State:
+        """The stage's pieces; at the last stage, the loss."""
+        if not self.first and not self.last:
+            assert state is not None
+            return run_pieces(self.parts, state)
+        reached: list[State] = []
+
+        def run(*inputs: Tensor) -> Tensor:
+            outputs = run_pieces(self.parts, inputs if state is None else state)
+            if not self.last:
+                reached.append(outputs)
+                raise _EndOfStage
+            return outputs[0]
+
+        try:
+            return (self.loss(StandIn(self.model, run), microbatch),)  # type: ignore[arg-type]
+        except _EndOfStage:
+            return reached[0]
+
+    def backward(self, g: int, gradients: Sequence[Tensor | None] | None) -> tuple[Tensor | None, ...]:
+        """The backward of `g` with the gradients that came back (None at the last stage); returns those of its inputs.
+
+        A gradient that comes back for a tensor which was handed on unchanged is a root of the same backward, so that
+        sums are formed in the order in which one backward through the whole model forms them.
+        """
+        step, n = divmod(g, self.microbatches)
+        graph = self.graphs.pop(g)
+        self._load(self.method.backward(step, n)[self.index])
+        if gradients is None:
+            torch.autograd.backward(graph.outputs)
+        else:
+            roots = [
+                (output, gradient)
+                for output, gradient in zip(graph.outputs, gradients, strict=True)
+                if output.requires_grad and gradient is not None
+            ]
+            torch.autograd.backward([output for output, _ in roots], [gradient for _, gradient in roots])
+        return tuple(tensor.grad for tensor in graph.inputs or ())
+
+    def update(self, step: int, rate: float) -> None:
+        """The update of `step`; gradients start from zero again."""
+        self.flat.check()
+        self.weights.update(step, rate)
+        self.flat.gradients.zero_()
+
+    def _load(self, read: Read) -> None:
+        reads = [read] * self.stages  # of the others there is nothing to load
+        self.weights.load(reads)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that goes on from here bit for bit, at a version that `gathering` knew of. Not copied."""
+        return state_of(self)
+
+    def load_state_dict(self, state: dict[str, Any], microbatch: Callable[[int], Any]) -> list[dict[str, Any]]:
+        """Go on where `state_dict` was taken; returns the outputs that are to be sent to the next stage again."""
+        return restore(self, state, microbatch)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: live weights, gradients, past versions beside them, the method's buffers (T2: delta)."""
+        held = self.weights.memory()
+        return {
+            "weights": self.flat.weights.nbytes,
+            "gradients": self.flat.gradients.nbytes,
+            "history": held["history"],
+            "buffers": held["buffers"],
+        }
+
+
+def buffers_of(parts: Sequence[Piece]) -> list[Tensor]:
+    """The buffers (BatchNorm's statistics) of the modules whose weights these pieces own, in one order everywhere."""
+    found = (buffer for piece in parts for module in piece.modules for buffer in module.buffers())
+    return list({id(buffer): buffer for buffer in found}.values())
+
+
+def _nothing(like: Tensor) -> nn.Parameter:
+    """The weights of a stage that lives elsewhere: none."""
+    empty = nn.Parameter(like.new_empty(0))
+    empty.grad = like.new_empty(0)
+    return empty
+
+
+def depths(method: Method, stage: int) -> list[int | None]:
+    """How many past versions `stage` has to keep in a real pipeline, where a forward reads what is current.
+
+    None where nothing but the live weights is needed; 0 where a copy of the current version is, because a backward
+    overwrites the live ones (T2) or the method wants w_{t+1} - w_t.
+    """
+    found: int | None = 0 if method.tracks()[stage] else None
+    step = getattr(method, "warmup_steps", 0) + max(method.delays, default=0) + 1
+    for n in range(method.microbatches):
+        read = method.backward(step, n)[stage]
+        if read.buffer is not None or read.version != step:
+            found = max(found or 0, step - read.version)
+    every: list[int | None] = [None] * method.stages
+    every[stage] = found
+    return every
