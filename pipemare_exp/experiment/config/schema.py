@@ -1,7 +1,7 @@
 """What a configuration holds: one tree of frozen dataclasses, with the bounds of every value beside it.
 
 `config.py` fills this tree from the YAML files in configs/. A field's type is what it accepts (`| None`: may
-be left unset); `_bounded` and `_choice` add its range. Values that one task uses and another does not are
+be left unset); `bounded` and `choice` add its range. Values that one task uses and another does not are
 None there, and None is left out of a run's identity, so a new optional field never renames the runs that were
 made before it.
 """
@@ -9,17 +9,8 @@ made before it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-
-def _bounded(default: Any = None, **bounds: float) -> Any:
-    """A number with any of `low`, `high` (inclusive), `above`, `below` (exclusive)."""
-    return field(default=default, metadata=bounds)
-
-
-def _choice(default: Any, *allowed: Any) -> Any:
-    return field(default=default, metadata={"allowed": allowed})
-
+from pipemare_exp.settings import bounded, choice
 
 TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
 
@@ -28,26 +19,26 @@ TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
 class TaskConfig:
     """Which data set and metric; `label_smoothing` is translation's."""
 
-    name: str = _choice("digits", *TASKS)
-    label_smoothing: float | None = _bounded(low=0.0, below=1.0)
+    name: str = choice("digits", *TASKS)
+    label_smoothing: float | None = bounded(low=0.0, below=1.0)
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """`batch_size` (examples) or `max_tokens` (translation) is a minibatch's size, not a microbatch's."""
 
-    name: str = _choice("digits", *TASKS)
+    name: str = choice("digits", *TASKS)
     root: str | None = None
-    validation: int = _bounded(0, low=0)
+    validation: int = bounded(0, low=0)
     """Examples held out of train; above 0 the test set is never looked at."""
-    batch_size: int | None = _bounded(low=1)
-    max_tokens: int | None = _bounded(low=1)
+    batch_size: int | None = bounded(low=1)
+    max_tokens: int | None = bounded(low=1)
     augment: bool = False
-    bpe_merges: int | None = _bounded(low=1)
-    max_length: int | None = _bounded(low=1)
-    pairs: int | None = _bounded(low=1)
+    bpe_merges: int | None = bounded(low=1)
+    max_length: int | None = bounded(low=1)
+    pairs: int | None = bounded(low=1)
     """Sentence pairs to generate (numerals)."""
-    subset: int | None = _bounded(low=1)
+    subset: int | None = bounded(low=1)
     """Filled when the data are known: the training examples, where they are only some of the published set's."""
 
 
@@ -60,14 +51,14 @@ class ModelConfig:
     """
 
     name: str = "digits_resnet"
-    width: int | None = _bounded(low=1)
-    layers: int | None = _bounded(low=1)
-    feedforward: int | None = _bounded(low=1)
-    heads: int | None = _bounded(low=1)
-    dropout: float | None = _bounded(low=0.0, below=1.0)
-    attention_dropout: float | None = _bounded(low=0.0, below=1.0)
-    activation_dropout: float | None = _bounded(low=0.0, below=1.0)
-    tying: str | None = _choice(None, "none", "decoder", "all")
+    width: int | None = bounded(low=1)
+    layers: int | None = bounded(low=1)
+    feedforward: int | None = bounded(low=1)
+    heads: int | None = bounded(low=1)
+    dropout: float | None = bounded(low=0.0, below=1.0)
+    attention_dropout: float | None = bounded(low=0.0, below=1.0)
+    activation_dropout: float | None = bounded(low=0.0, below=1.0)
+    tying: str | None = choice(None, "none", "decoder", "all")
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,8 @@ class LrRescheduling:
     """T1: rate / tau^p with p falling from 1 to 0 over K steps; K is `steps` or `epochs`, never both."""
 
     enabled: bool = False
-    steps: int | None = _bounded(low=1)
-    epochs: float | None = _bounded(above=0.0)
+    steps: int | None = bounded(low=1)
+    epochs: float | None = bounded(above=0.0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,7 @@ class DiscrepancyCorrection:
     """T2: gamma = decay^(1/d), decay is the D of METHOD: how much of delta is left after d steps."""
 
     enabled: bool = False
-    decay: float | None = _bounded(above=0.0, below=1.0)
+    decay: float | None = bounded(above=0.0, below=1.0)
 
 
 @dataclass(frozen=True)
@@ -92,8 +83,8 @@ class SyncWarmup:
     """T3: synchronous training for the first M steps; M is `steps` or `epochs`, never both."""
 
     enabled: bool = False
-    steps: int | None = _bounded(low=1)
-    epochs: float | None = _bounded(above=0.0)
+    steps: int | None = bounded(low=1)
+    epochs: float | None = bounded(above=0.0)
 
 
 @dataclass(frozen=True)
@@ -104,17 +95,17 @@ class HogwildConfig:
     one. `draw`: one delay for all microbatches of a step, or one for each.
     """
 
-    delay_scale: float | None = _bounded(low=0.0)
-    max_delay: int | None = _bounded(low=0)
-    backward: str | None = _choice(None, "same", "current")
-    draw: str | None = _choice(None, "step", "microbatch")
+    delay_scale: float | None = bounded(low=0.0)
+    max_delay: int | None = bounded(low=0)
+    backward: str | None = choice(None, "same", "current")
+    draw: str | None = choice(None, "step", "microbatch")
 
 
 @dataclass(frozen=True)
 class MethodConfig:
     """Which weights are read, and T1, T2, T3. `label` is derived from the switches, never chosen."""
 
-    name: str = _choice("pipemare", "gpipe", "pipedream", "pipemare", "hogwild")
+    name: str = choice("pipemare", "gpipe", "pipedream", "pipemare", "hogwild")
     label: str | None = None
     lr_rescheduling: LrRescheduling = LrRescheduling()
     discrepancy_correction: DiscrepancyCorrection = DiscrepancyCorrection()
@@ -133,41 +124,41 @@ class PipelineConfig:
     made into so many, each with a part of its weights, for more stages than weight units.
     """
 
-    stages: int | None = _bounded(low=1)
-    microbatches: int = _bounded(8, low=1)
-    slots: str = _choice("duplex", "duplex", "alternating")
+    stages: int | None = bounded(low=1)
+    microbatches: int = bounded(8, low=1)
+    slots: str = choice("duplex", "duplex", "alternating")
     boundaries: tuple[int, ...] | None = None
-    cut: str | None = _choice(None, "units", "pieces")
+    cut: str | None = choice(None, "units", "pieces")
     recompute: int | str | None = field(default=None, metadata={"words": ("sqrt",), "low": 1})
-    split: int | None = _bounded(low=1)
+    split: int | None = bounded(low=1)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """torch.optim's own; `rate` is the base rate before the schedule and T1."""
 
-    name: str = _choice("sgd", "sgd", "adam", "adamw")
-    rate: float = _bounded(0.05, above=0.0)
-    momentum: float | None = _bounded(low=0.0, below=1.0)
+    name: str = choice("sgd", "sgd", "adam", "adamw")
+    rate: float = bounded(0.05, above=0.0)
+    momentum: float | None = bounded(low=0.0, below=1.0)
     nesterov: bool | None = None
-    weight_decay: float = _bounded(0.0, low=0.0)
+    weight_decay: float = bounded(0.0, low=0.0)
     betas: tuple[float, float] | None = None
-    eps: float | None = _bounded(above=0.0)
+    eps: float | None = bounded(above=0.0)
     fused: bool = False
-    clip: str = _choice("none", "none", "stage", "global")
+    clip: str = choice("none", "none", "stage", "global")
     """global cannot be had in a real asynchronous pipeline: it is an option of the emulation only."""
-    clip_norm: float | None = _bounded(above=0.0)
+    clip_norm: float | None = bounded(above=0.0)
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     """The rate over all updates. A milestone below 1 is a fraction of the run, else a step."""
 
-    name: str = _choice("constant", "constant", "step_decay", "cosine", "inverse_sqrt")
+    name: str = choice("constant", "constant", "step_decay", "cosine", "inverse_sqrt")
     milestones: tuple[float, ...] | None = None
-    factor: float | None = _bounded(above=0.0, high=1.0)
-    final_fraction: float | None = _bounded(low=0.0, high=1.0)
-    warmup_steps: int | None = _bounded(low=0)
+    factor: float | None = bounded(above=0.0, high=1.0)
+    final_fraction: float | None = bounded(low=0.0, high=1.0)
+    warmup_steps: int | None = bounded(low=0)
 
 
 @dataclass(frozen=True)
@@ -179,14 +170,14 @@ class EngineConfig:
     ranks again. None of it changes what is learnt.
     """
 
-    name: str = _choice("emulator", "emulator", "runtime")
-    ranks: int | None = _bounded(low=1)
-    flush: str | None = _choice(None, "gpipe", "1f1b")
-    timeout: float | None = _bounded(above=0.0)
-    max_restarts: int | None = _bounded(low=0)
-    graphs: str | None = _choice(None, "auto", "on", "off")
+    name: str = choice("emulator", "emulator", "runtime")
+    ranks: int | None = bounded(low=1)
+    flush: str | None = choice(None, "gpipe", "1f1b")
+    timeout: float | None = bounded(above=0.0)
+    max_restarts: int | None = bounded(low=0)
+    graphs: str | None = choice(None, "auto", "on", "off")
     """Whether the emulator captures microbatches in CUDA graphs; auto (None): on a GPU, where that can be done."""
-    history: str | None = _choice(None, "device", "host")
+    history: str | None = choice(None, "device", "host")
     """Where the emulator's old versions lie; None is the device."""
 
 
@@ -194,7 +185,7 @@ class EngineConfig:
 class TrackingConfig:
     """Where a run is mirrored; never part of its identity."""
 
-    name: str = _choice("mlflow", "mlflow", "none")
+    name: str = choice("mlflow", "mlflow", "none")
     uri: str | None = None
     experiment: str = "pipemare"
 
@@ -203,11 +194,11 @@ class TrackingConfig:
 class EvaluationConfig:
     """How often, and (translation) how sentences are searched and how many checkpoints are averaged."""
 
-    every_epochs: int = _bounded(1, low=1)
-    beam: int | None = _bounded(low=1)
+    every_epochs: int = bounded(1, low=1)
+    beam: int | None = bounded(low=1)
     length_penalty: float | None = None
-    average: int | None = _bounded(low=1)
-    sentences: int | None = _bounded(low=1)
+    average: int | None = bounded(low=1)
+    sentences: int | None = bounded(low=1)
     """Sentences of valid whose BLEU is taken in every evaluation, evenly spread; None: all of them."""
 
 
@@ -215,29 +206,29 @@ class EvaluationConfig:
 class CheckpointConfig:
     """`every_steps` None: as often as costs less than 2 % of the time. `keep`: older ones beside the last."""
 
-    every_steps: int | None = _bounded(low=1)
-    keep: int = _bounded(1, low=1)
+    every_steps: int | None = bounded(low=1)
+    keep: int = bounded(1, low=1)
 
 
 @dataclass(frozen=True)
 class Config:
     """The whole configuration of one run."""
 
-    seed: int = _bounded(0, low=0)
-    scale: str = _choice("demo", "demo", "laptop", "paper")
-    device: str = _choice("auto", "auto", "cpu", "cuda")
-    precision: str | None = _choice(None, "fp32", "tf32", "bf16")
+    seed: int = bounded(0, low=0)
+    scale: str = choice("demo", "demo", "laptop", "paper")
+    device: str = choice("auto", "auto", "cpu", "cuda")
+    precision: str | None = choice(None, "fp32", "tf32", "bf16")
     """What products are computed in; None is fp32. tf32 is a GPU's; bf16 keeps weights and sums in fp32."""
-    threads: int | None = _bounded(low=1)
-    memory_format: str = _choice("contiguous", "contiguous", "channels_last")
-    epochs: int = _bounded(1, low=1)
-    max_steps: int | None = _bounded(low=1)
+    threads: int | None = bounded(low=1)
+    memory_format: str = choice("contiguous", "contiguous", "channels_last")
+    epochs: int = bounded(1, low=1)
+    max_steps: int | None = bounded(low=1)
     """Stop after so many steps; the schedule's length stays that of `epochs`."""
-    steps_per_epoch: int | None = _bounded(low=1)
+    steps_per_epoch: int | None = bounded(low=1)
     """Filled when the task is known: it belongs to the identity, since it tells subsets of the data apart."""
-    log_every: int = _bounded(10, low=1)
+    log_every: int = bounded(10, low=1)
     runs: str | None = None
-    progress: str = _choice("auto", "auto", "bar", "plain", "none")
+    progress: str = choice("auto", "auto", "bar", "plain", "none")
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from pipemare_exp import settings
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.config.schema import Config, MethodConfig, OptimizerConfig, ScheduleConfig
 
@@ -60,71 +59,7 @@ def _value(value: Any, hint: Any, field: dataclasses.Field, where: str) -> Any:
             inner = ", ".join(f"{where}.{f.name}" for f in dataclasses.fields(hint))
             raise UserError(f"{where}={value} is a group of settings, not a value; set one of {inner}")
         return from_tree(value, typing.cast(type, hint), where)
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None:
-        if type(None) in kinds:
-            return None
-        raise UserError(f"{where} must not be null; it takes {_describe(kinds, field)}")
-    for kind in kinds:
-        converted = _converted(value, kind)
-        if converted is not None and isinstance(converted, str) and "words" in field.metadata:
-            if converted not in field.metadata["words"]:
-                break
-            return converted
-        if converted is not None:
-            _check_range(converted, field, where)
-            return converted
-    raise UserError(f"{where}={value}: it takes {_describe(kinds, field)}")
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """`value` as `kind`, or None where it is not of that kind. Whole numbers will do for a float."""
-    if kind is bool or kind is str:
-        return value if type(value) is kind else None
-    if kind is int:
-        return value if type(value) is int else None
-    if kind is float:
-        return float(value) if type(value) in (int, float) and math.isfinite(value) else None
-    if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
-        inner = typing.get_args(kind)
-        wanted = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-        items = [_converted(item, part) for item, part in zip(value, wanted, strict=False)]
-        return tuple(items) if len(items) == len(value) == len(wanted) and None not in items else None
-    return None
-
-
-def _check_range(value: Any, field: dataclasses.Field, where: str) -> None:
-    rules = field.metadata
-    allowed = rules.get("allowed")
-    if allowed and value not in allowed:
-        raise UserError(f"{where}={value}; allowed: {', '.join(allowed)}{suggest(str(value), allowed)}")
-    fits = (
-        value >= rules.get("low", value)
-        and value <= rules.get("high", value)
-        and ("above" not in rules or value > rules["above"])
-        and ("below" not in rules or value < rules["below"])
-    )
-    if not fits:
-        raise UserError(f"{where}={value}: it must be {_range(field)}")
-
-
-def _range(field: dataclasses.Field) -> str:
-    words = {"low": "at least {}", "high": "at most {}", "above": "above {}", "below": "below {}"}
-    return " and ".join(words[key].format(bound) for key, bound in field.metadata.items() if key in words)
-
-
-def _describe(kinds: tuple[Any, ...], field: dataclasses.Field) -> str:
-    if field.metadata.get("allowed"):
-        return " | ".join(field.metadata["allowed"])
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: " or ".join(field.metadata.get("words", ("a text",))),
-        type(None): "null",
-    }
-    text = " or ".join(names.get(kind, "a list of numbers such as [0.5, 0.9]") for kind in kinds)
-    return f"{text}, {_range(field)}" if _range(field) else text
+    return settings.checked(value, hint, field, where)
 
 
 def check(cfg: Config) -> None:
