@@ -128,7 +128,7 @@ def moved_bytes(emulator: Emulator) -> int:
     the optimizer are not counted: plain training has them too."""
     method, weights = emulator.method, emulator.weights
     sizes = [flat.numel() for flat in emulator.history.live]
-    step = getattr(method, "warmup_steps", 0) + max(method.delays, default=0) // method.microbatches + 2
+    step = method.warmup_steps + max(method.delays, default=0) // method.microbatches + 2
     current = [Read(step)] * len(sizes)
     loaded, images = current, {FORWARD: method.forward(step - 1, method.microbatches - 1), BACKWARD: None}
     estimated: set[int] = set()
@@ -165,7 +165,7 @@ def predicted_memory(emulator: Emulator) -> int:
     sizes = [flat.numel() for flat in emulator.flat_weights()]
     method = emulator.method
     depths = [depth or 0 for depth in method.depths()]
-    step = getattr(method, "warmup_steps", 0) + max(method.delays, default=0) // method.microbatches + 2
+    step = method.warmup_steps + max(method.delays, default=0) // method.microbatches + 2
     swaps = method.backward(step, 0) != method.forward(step, 0)
     return emulator.flat.weights.element_size() * costs.emulator_memory(
         sizes, depths, delta=any(method.tracks()), images=swaps and emulator.weights.images is not None

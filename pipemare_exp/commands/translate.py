@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     kept = loop.kept_weights()
     if args.average and not kept:
         raise UserError(f"{chosen.path} has kept no models to average; train with evaluation.average=K")
-    with loop.emulator.evaluation() as model:
+    with loop.engine.evaluation() as model:
         if args.average:
             model = task.averaged(kept)
         for lines in _chunks(sys.stdin):

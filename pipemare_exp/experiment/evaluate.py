@@ -49,7 +49,7 @@ def evaluate(run: Run, **testing: Any) -> dict[str, Any]:
     loop = restore(run)
     if testing and loop.task.metric != "bleu":
         raise UserError(f"{run.path} is a run of {loop.task.name}: --beam and --output are for translation")
-    with loop.emulator.evaluation() as model:
+    with loop.engine.evaluation() as model:
         scores = loop.task.evaluate(model)
     metric = loop.task.metric
     logged = [row[metric] for row in run.metrics("eval") if row["step"] == loop.step]

@@ -10,7 +10,7 @@ from torch import Tensor
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.method import Asynchronous
 from pipemare_exp.pipeline.schedule.versions import history_depth
-from pipemare_exp.pipeline.weights.history import History, make_rings
+from pipemare_exp.pipeline.weights.history import History
 from pipemare_exp.pipeline.weights.reads import Read
 
 
@@ -64,7 +64,7 @@ class PipeMare(Asynchronous):
                 history_depth(delay, self.microbatches) if gap > 0 else 0
                 for delay, gap in zip(self.recompute_delays, self._recompute_gaps, strict=True)
             ]
-            self.rings["estimate"] = make_rings(weights, lengths)
+            self.add_rings("estimate", weights, lengths)
 
     def recompute(self, step: int, microbatch: int) -> list[Read]:
         if step < self.warmup_steps:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule.versions import history_depth, mean_delays, recompute_delays, slot_delays
-from pipemare_exp.pipeline.weights.history import History, Ring
+from pipemare_exp.pipeline.shape import Shape
+from pipemare_exp.pipeline.weights.history import History, Ring, make_rings
 from pipemare_exp.pipeline.weights.reads import Read
 
 
@@ -34,25 +35,34 @@ class Method:
 
     label = ""
     synchronous = True
+    warmup_steps = 0
+    """M: steps before this one run synchronously (T3)."""
     cannot: ClassVar[dict[str, str]] = {}
     """Options that other methods have and this one refuses, each with the reason."""
+    _bound = False
 
-    def bind(
-        self,
-        stages: int,
-        microbatches: int,
-        slots: str,
-        weights: Sequence[Tensor],
-        segment: int | None = None,
-    ) -> None:
-        """Fix the shape: P stages, N microbatches, the slot model, S stages to a recomputation segment (None: no
-        recomputation); `weights` are the stages' flat weights."""
-        self.stages, self.microbatches, self.slots, self.segment = stages, microbatches, slots, segment
-        self.delays = slot_delays(stages, slots)
-        self.tau = mean_delays(stages, microbatches, slots)
-        self.recompute_delays = [0] * stages if segment is None else recompute_delays(stages, segment)
+    def bind(self, shape: Shape, weights: Sequence[Tensor], *, looks_back: bool = True) -> None:
+        """Fix the pipeline's shape; `weights` are the stages' flat weights. A method object serves one pipeline: its
+        buffers belong to those weights, so a second call raises UserError.
+
+        `looks_back`: the engine runs passes after their moment, as the emulator does, and so needs `rings` of what was
+        there at that moment. A real pipeline runs each pass at its moment and has none.
+        """
+        if self._bound:
+            raise UserError(
+                f"this {type(self).__name__} is already bound to a pipeline, whose weights its buffers belong to; "
+                "make a new method object for every engine"
+            )
+        self.stages, self.microbatches = shape.stages, shape.microbatches
+        self.slots, self.segment = shape.slots, shape.segment
+        self.delays = slot_delays(shape.stages, shape.slots)
+        self.tau = mean_delays(shape.stages, shape.microbatches, shape.slots)
+        self.recompute_delays = [0] * shape.stages
+        if shape.segment is not None:
+            self.recompute_delays = recompute_delays(shape.stages, shape.segment)
         self.buffers: dict[str, list[Tensor | None]] = {}
         self.rings: dict[str, list[Ring | None]] = {}
+        self._bound, self._looks_back = True, looks_back
         self.prepare(weights)
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
@@ -63,6 +73,12 @@ class Method:
         sizes = [flat.numel() if want else 0 for flat, want in zip(weights, wanted, strict=True)]
         together = weights[0].new_zeros(sum(sizes))
         self.buffers[name] = [part if want else None for part, want in zip(together.split(sizes), wanted, strict=True)]
+
+    def add_rings(self, name: str, weights: Sequence[Tensor], lengths: Sequence[int]) -> None:
+        """`rings[name]`: past tensors of the weights' size, `lengths[s]` of them for stage s; none at all for an engine
+        that never looks back."""
+        if self._looks_back:
+            self.rings[name] = make_rings(weights, lengths)
 
     def forward(self, step: int, microbatch: int) -> list[Read]:
         return [Read(step)] * self.stages

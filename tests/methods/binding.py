@@ -3,11 +3,12 @@
 import torch
 
 from pipemare_exp import methods
+from pipemare_exp.pipeline.shape import Shape
 
 
 def bound(name, stages, N, slots="duplex", **options):
     made = methods.build(name, **options)
-    made.bind(stages, N, slots, [torch.zeros(4) for _ in range(stages)])
+    made.bind(Shape(stages, N, slots), [torch.zeros(4) for _ in range(stages)])
     return made
 
 

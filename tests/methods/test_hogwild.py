@@ -12,6 +12,7 @@ from scipy import stats
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.methods.hogwild import truncated_mean
+from pipemare_exp.pipeline.shape import Shape
 from pipemare_exp.seeding import generator
 from tests.methods.binding import bound, tau
 
@@ -242,4 +243,4 @@ def test_refusals(options, says):
 def test_recomputation_is_refused_with_the_reason():
     method = methods.build("hogwild")
     with pytest.raises(UserError, match="(?i)recomputation.*hogwild.*slots"):
-        method.bind(4, 2, "duplex", [torch.zeros(4) for _ in range(4)], 2)
+        method.bind(Shape(4, 2, "duplex", 2), [torch.zeros(4) for _ in range(4)])

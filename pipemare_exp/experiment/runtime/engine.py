@@ -222,14 +222,14 @@ class Pipeline:
 class RuntimeLoop(Loop):
     """The training loop around a `Pipeline`: the same rows and decisions; checkpoints are decided a step ahead."""
 
-    emulator: Pipeline
+    engine: Pipeline
 
     def run(self) -> bool:
         self._began = time.monotonic()
         if self.evaluated < self.step and self._evaluation_due():
             self._evaluate()
-        self.emulator.start(self.checkpoints.folder, self._wish)
-        runtime = self.emulator.running
+        self.engine.start(self.checkpoints.folder, self._wish)
+        runtime = self.engine.running
         while self.step < self.last:
             self._train([])
             if self._evaluation_due():
@@ -250,12 +250,12 @@ class RuntimeLoop(Loop):
         at_epoch_end = version % self._steps_per_epoch == 0
         if self.cfg.checkpoint.every_steps:
             return at_epoch_end or version % self.cfg.checkpoint.every_steps == 0, False
-        gathering = self.emulator.running.planned - {self.last}
+        gathering = self.engine.running.planned - {self.last}
         return not gathering and self.checkpoints.due(at_epoch_end), False
 
     def save(self) -> None:
         super().save()
-        self.emulator.prune(1 + self.cfg.checkpoint.keep)
+        self.engine.prune(1 + self.cfg.checkpoint.keep)
 
 
 def tell(decision: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, write
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training.assemble import Prepared
+from pipemare_exp.pipeline.engine import Engine
 
 FORMAT = 2
 """Of a checkpoint's contents; a reader refuses what it does not know."""
@@ -41,7 +42,7 @@ def evaluation_due(cfg: Config, step: int) -> bool:
 
 class Loop:
     """Trains from the current step to the last. `emit` gets the rows of metrics.jsonl, `stop` says when to
-    leave; `engine` stands in the place of a fresh emulator.
+    leave; `engine` is what makes the steps, a fresh emulator if none is given.
 
     `run()` returns True when all steps are done and False when `stop()` asked to leave; it raises Diverged.
     """
@@ -54,12 +55,12 @@ class Loop:
         emit: Callable[[list[dict[str, Any]]], None],
         stop: Callable[[], bool],
         stepped: Callable[[], None],
-        engine: Any = None,
+        engine: Engine | None = None,
     ):
         self.cfg, self.task = prepared.cfg, prepared.task
         self.run_folder, self.checkpoints = run, checkpoints
         self.emit, self.stop, self.stepped = emit, stop, stepped
-        self.emulator = engine or prepared.emulator()
+        self.engine: Engine = engine or prepared.emulator()
         self.rate = prepared.rate()
         self.hash = config.config_hash(self.cfg)
         self.last = config.last_step(self.cfg)
@@ -110,7 +111,7 @@ class Loop:
         return True
 
     def _train(self, minibatch: list[Any]) -> None:
-        self._losses.append(self.emulator.step(minibatch, self.task.loss, self.rate(self.step)))
+        self._losses.append(self.engine.step(minibatch, self.task.loss, self.rate(self.step)))
         self.step += 1
         self.stepped()
         if self.step % self.cfg.log_every == 0 or self._evaluation_due():
@@ -150,9 +151,9 @@ class Loop:
         return evaluation_due(self.cfg, self.step)
 
     def _evaluate(self) -> None:
-        if not self.emulator.finite():
+        if not self.engine.finite():
             raise Diverged(self.step)
-        with self.emulator.evaluation() as model:
+        with self.engine.evaluation() as model:
             values = self.task.evaluate(model)
             if self.cfg.evaluation.average:
                 self._keep_weights(model, self.cfg.evaluation.average)
@@ -176,7 +177,7 @@ class Loop:
 
     def test(self, **options: Any) -> dict[str, Any] | None:
         """The separate final test, where the task has one; `options` are the task's own (translation: beam, output)."""
-        with self.emulator.evaluation() as model:
+        with self.engine.evaluation() as model:
             return self.task.test(model, self.kept_weights() if self.cfg.evaluation.average else None, **options)
 
     def _checkpoint_due(self) -> bool:
@@ -197,8 +198,8 @@ class Loop:
             "latest": self.latest,
             "seconds": self.seconds,
             "window": self._window,
-            "emulator": self.emulator.state_dict(),
-            "parts": getattr(self.emulator, "parts", []),
+            "emulator": self.engine.state_dict(),
+            "parts": self.engine.parts,
         }
         self.run_folder.sync_metrics()
         self.checkpoints.save(state)
@@ -206,7 +207,7 @@ class Loop:
 
     def restore(self, state: State) -> None:
         """Go on from a checkpoint, bit for bit."""
-        self.emulator.load_state_dict(state["emulator"])
+        self.engine.load_state_dict(state["emulator"])
         self.step, self.evaluated = state["step"], state["evaluated"]
         self.best, self.latest = state["best"], state["latest"]
         self._window = list(state["window"])

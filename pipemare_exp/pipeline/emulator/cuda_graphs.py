@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.emulator.microbatch_tensors import kept, replaced
+from pipemare_exp.pipeline.engine import Loss
 from pipemare_exp.pipeline.weights.history import FlatWeights
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,6 @@ SHAPES = 64
 """Sets of shapes after which nothing more is looked for: they hardly ever return."""
 WARM_UPS = 3
 """Runs before a capture (torch's documentation): lazy initialisation and the choice of kernels must be over."""
-
-Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class Passes(Protocol):

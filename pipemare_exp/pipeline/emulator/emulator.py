@@ -10,7 +10,7 @@ its weights beside the live ones instead (`backward_weights`): the same bits, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.emulator import cuda_graphs
 from pipemare_exp.pipeline.emulator.backward_weights import WORTHWHILE, BackwardWeights
+from pipemare_exp.pipeline.engine import Loss
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
 from pipemare_exp.pipeline.model.recompute import Segments
 from pipemare_exp.pipeline.model.units import Unit, group
+from pipemare_exp.pipeline.shape import Shape
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.weights import staged_copies as images
 from pipemare_exp.pipeline.weights.precision import flat_weights
 from pipemare_exp.pipeline.weights.reads import Read
-
-Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class Emulator:
@@ -94,7 +94,7 @@ class Emulator:
             raise UserError("precision=bf16 with pipeline.recompute: pieces are run by themselves, in fp32 only")
         self.flat = flat_weights(precision, model, stages, split)
         weights = [stage.detach() for stage in self.flat.stages]
-        method.bind(len(weights), microbatches, slots, weights, segment)
+        method.bind(Shape(len(weights), microbatches, slots, segment), weights)
         if history not in ("device", "host"):
             raise UserError(f"engine.history={history}: allowed are device, host")
         self._on_host = history == "host"
@@ -126,9 +126,14 @@ class Emulator:
         return self.weights.rates
 
     @property
-    def step_index(self) -> int:
-        """t: the number of updates done, which is the current version."""
+    def version(self) -> int:
+        """t: the number of updates done."""
         return self.history.current
+
+    @property
+    def parts(self) -> list[str]:
+        """Empty: `state_dict` is whole."""
+        return []
 
     def step(self, microbatches: Sequence[Any | None], loss: Loss, rate: float) -> Tensor:
         """One minibatch and its update at base rate `rate`; returns the minibatch's loss, detached, on the device.
@@ -140,7 +145,7 @@ class Emulator:
             raise ValueError(f"{len(microbatches)} microbatches given, the pipeline has {self.microbatches}")
         self.flat.check()
         self._refuse_autocast()
-        step = self.step_index
+        step = self.version
         self.flat.gradients.zero_()
         total = torch.zeros((), device=self.flat.weights.device)
         for n, microbatch in enumerate(microbatches):

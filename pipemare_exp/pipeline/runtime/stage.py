@@ -19,6 +19,7 @@ from pipemare_exp.pipeline.model.recompute import StandIn, frozen_statistics, ru
 from pipemare_exp.pipeline.model.units import Piece, State, Unit
 from pipemare_exp.pipeline.runtime.boundary import Graph, Sent, leaves, sent_of
 from pipemare_exp.pipeline.runtime.stage_checkpoint import Gathering, restore, state_of
+from pipemare_exp.pipeline.shape import Shape
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
 from pipemare_exp.pipeline.weights.history import FlatWeights
 from pipemare_exp.pipeline.weights.reads import Read
@@ -63,10 +64,9 @@ class Stage:
         self.flat = FlatWeights(model, [[name for unit in units for name in unit.parameters]])
         everywhere = [_nothing(self.flat.weights) for _ in range(stages)]
         everywhere[index] = self.flat.stages[0]
-        method.bind(stages, microbatches, slots, [flat.detach() for flat in everywhere], segment)
-        # A recomputation happens here at its own moment: the ring of estimates by which the emulator looks back at
-        # such moments is not needed.
-        method.rings.clear()
+        method.bind(
+            Shape(stages, microbatches, slots, segment), [flat.detach() for flat in everywhere], looks_back=False
+        )
         self.weights = StageWeights(everywhere, method, optimizer, clip, depths(method, index))
         self.most_held = 0
         """The most microbatches whose activations, or input for a recomputation, were held at once."""
@@ -237,7 +237,7 @@ def depths(method: Method, stage: int) -> list[int | None]:
     overwrites the live ones (T2) or the method wants w_{t+1} - w_t.
     """
     found: int | None = 0 if method.tracks()[stage] else None
-    step = getattr(method, "warmup_steps", 0) + max(method.delays, default=0) + 1
+    step = method.warmup_steps + max(method.delays, default=0) + 1
     for n in range(method.microbatches):
         read = method.backward(step, n)[stage]
         if read.buffer is not None or read.version != step:

@@ -40,7 +40,7 @@ def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     original = assemble.Emulator.step
 
     def dying(self, *args, **kwargs):
-        if self.step_index == step:
+        if self.version == step:
             raise Killed
         return original(self, *args, **kwargs)
 

@@ -69,7 +69,7 @@ def test_divergence_is_an_outcome_with_the_first_step_that_was_not_finite(
 
     def poisoned(self, *args, **kwargs):
         loss = original(self, *args, **kwargs)
-        return loss * math.nan if self.step_index >= bad else loss
+        return loss * math.nan if self.version >= bad else loss
 
     monkeypatch.setattr(assemble.Emulator, "step", poisoned)
     overrides = [*TINY, "method=async", "checkpoint.every_steps=1000", "max_steps=20"]
@@ -105,7 +105,7 @@ def test_an_exception_is_recorded_and_the_run_goes_on_after_it(tmp_path: Path, m
     original = assemble.Emulator.step
 
     def failing(self, *args, **kwargs):
-        if self.step_index == 5:
+        if self.version == 5:
             raise RuntimeError("the device is on fire\nand more")
         return original(self, *args, **kwargs)
 

@@ -31,7 +31,7 @@ def everything(net, fast):
         {
             "model": dict(net.state_dict()),
             "emulator": fast.state_dict(),
-            "step": fast.step_index,
+            "step": fast.version,
             "flat": fast.flat_weights(),
         }
     )
@@ -113,7 +113,7 @@ def test_resume_bit_for_bit(label, slots):
         other_net, other = build(label, optimizer, seed=99, slots=slots)
         train(other, data[:2])  # it has a past of its own
         other.load_state_dict(state)
-        assert other.step_index == k
+        assert other.version == k
         torch.manual_seed(k)
         again = train(other, data[k:], k)
         assert all(torch.equal(a, b) for a, b in zip(again, losses[k:], strict=True)), k

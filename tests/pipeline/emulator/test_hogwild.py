@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pipemare_exp import methods
+from pipemare_exp.pipeline.shape import Shape
 from tests.pipeline.probes import Chain, Prescribed, one
 from tests.pipeline.reference import SGD, Rule, Trainer, dense_gradient
 from tests.pipeline.toys import cut, dense_net, emulator, loss, minibatches, mixed_net, named_units, same
@@ -44,7 +45,7 @@ def mean(scale, limit):
 def described(stages, N, slots, K, M, backward, draw):
     """The rule with the draws of a method of its own, seeded alike."""
     copied = methods.build("hogwild", seed=6, warmup_steps=M, backward=backward, draw=draw)
-    copied.bind(stages, N, slots, [torch.zeros(1)] * stages)
+    copied.bind(Shape(stages, N, slots), [torch.zeros(1)] * stages)
     scales = [(2 * (stages - s) - 1 if slots == "duplex" else stages - 1 - s) / N for s in range(stages)]
     means = tuple(mean(scale, math.ceil(3 * scale)) for scale in scales)
     late = {t: copied.delays_at(t) for t in range(M, M + STEPS)}

@@ -46,7 +46,7 @@ def compare(net, gradient, data, share, example, described, boundaries, segment,
         for s, flat in enumerate(fast.flat_weights()):
             whole = torch.cat([now[name].flatten() for name in slow.stages[s]])
             worst = max(worst, float((flat - whole).abs().max()))
-    assert fast.step_index == STEPS
+    assert fast.version == STEPS
     assert math.isfinite(worst)
     return worst, slow
 

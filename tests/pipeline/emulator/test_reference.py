@@ -78,7 +78,7 @@ def against_reference(net, gradient, shape, described, boundaries, optimizer, ra
             worst = max(worst, float((flat - whole).abs().max()))
         rates = [alpha * described.rate_factor(step, s) for s in range(described.stages)]
         assert fast.rates == pytest.approx(rates, rel=1e-14)
-    assert fast.step_index == STEPS
+    assert fast.version == STEPS
     return worst, slow
 
 

@@ -11,6 +11,7 @@ from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.model.cutting import check_clip, cut
 from pipemare_exp.pipeline.model.units import weight_units
 from pipemare_exp.pipeline.runtime.stage import depths
+from pipemare_exp.pipeline.shape import Shape
 from tests.pipeline.runtime.runtime_cases import Case, DropoutNet, Training
 
 
@@ -85,7 +86,7 @@ def test_versions_kept_beside_the_live_weights(name: str, options: dict, kept: l
     found = []
     for stage in range(3):
         method = methods.build(name, **options)
-        method.bind(3, 2, "duplex", [torch.zeros(4 if s == stage else 0) for s in range(3)])
+        method.bind(Shape(3, 2, "duplex"), [torch.zeros(4 if s == stage else 0) for s in range(3)])
         found.append(depths(method, stage)[stage])
     assert found == kept
 

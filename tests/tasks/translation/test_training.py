@@ -103,7 +103,7 @@ def test_too_few_sentences_leave_microbatches_empty(task_of):
     model = task.build_model().train()
     fast = emulator_of(task, model, methods.build("pipemare", decay=0.2))
     before = [w.clone() for w in fast.flat_weights()]
-    assert torch.isfinite(fast.step(minibatch, task.loss, 1e-3)) and fast.step_index == 1
+    assert torch.isfinite(fast.step(minibatch, task.loss, 1e-3)) and fast.version == 1
     assert any(not torch.equal(a, b) for a, b in zip(before, fast.flat_weights(), strict=True))
 
 
@@ -227,7 +227,7 @@ def test_resume_in_mid_epoch_is_bitwise(task_of, stop):
     def run(task, fast, steps):
         losses = []
         while len(losses) < steps:
-            epoch, index = divmod(fast.step_index, task.steps_per_epoch)
+            epoch, index = divmod(fast.version, task.steps_per_epoch)
             for minibatch in task.minibatches(epoch, start=index):
                 losses.append(fast.step(minibatch, task.loss, 2e-3))
                 if len(losses) == steps:
