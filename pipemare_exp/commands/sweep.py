@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.experiment.config.schema import TASKS
 from pipemare_exp.experiment.runs.folder import runs_root
-from pipemare_exp.experiment.sweep import study as sweep_study
-from pipemare_exp.experiment.sweep.study import Cell, Study
+from pipemare_exp.experiment.sweep import study_file
+from pipemare_exp.experiment.sweep.study import SCALES, Cell, Study, expand
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.sweep.plan import Planned
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         return _list(args.json)
     names, own, extra = _sort(args.words)
     if not names:
-        raise UserError(f"which study? {', '.join(sweep_study.names())}; `pipemare sweep --list` describes them")
+        raise UserError(f"which study? {', '.join(study_file.names())}; `pipemare sweep --list` describes them")
     if args.json and not args.dry_run:
         raise UserError("--json goes with --dry-run or --list; the runs' own results are in `pipemare runs --json`")
     cells, studies = _cells(names, own, extra)
@@ -95,14 +96,14 @@ def _cells(
 ) -> tuple[list[Cell], list[tuple[Study, str]]]:
     """The cells of all studies in order, and the (study, task) pairs that they come from."""
     scale, wanted = own.get("scale"), own.get("task")
-    for value, allowed, what in ((scale, sweep_study.SCALES, "scale"), (wanted, sweep_study.TASKS, "task")):
+    for value, allowed, what in ((scale, SCALES, "scale"), (wanted, TASKS, "task")):
         if value is not None and value not in allowed:
             raise UserError(f"{what}={value}; allowed: {', '.join(allowed)}{suggest(value, allowed)}")
     seeds = None if "seeds" not in own else _seeds(own["seeds"])
     cells: list[Cell] = []
     pairs = []
     for name in names:
-        study, task = sweep_study.find(name)
+        study, task = study_file.find(name)
         if task and wanted and task != wanted:
             raise UserError(f"{name} is of task {task}, but task={wanted}; write {study.name}_{wanted}")
         task = task or wanted
@@ -112,7 +113,7 @@ def _cells(
             raise UserError(f"study {study.name} does not run on task {task}; it has {', '.join(everywhere)}")
         chosen = scale or scales[0]
         for one in [task] if task else list(study.places.get(chosen, {})) or [""]:
-            cells += sweep_study.expand(study, chosen, one, seeds, extra)
+            cells += expand(study, chosen, one, seeds, extra)
             pairs.append((study, one))
     return cells, pairs
 
@@ -145,7 +146,7 @@ def _launcher(own: dict[str, str]) -> tuple[str, int, dict[str, str]]:
 
 
 def _list(as_json: bool) -> int:
-    studies = [sweep_study.load(name) for name in sweep_study.names()]
+    studies = [study_file.load(name) for name in study_file.names()]
     if as_json:
         print(json.dumps([
             {
@@ -153,7 +154,7 @@ def _list(as_json: bool) -> int:
                 "about": study.about,
                 "figures": list(study.figures),
                 "cells": {
-                    scale: {task: len(sweep_study.expand(study, scale, task)) for task in study.places[scale]}
+                    scale: {task: len(expand(study, scale, task)) for task in study.places[scale]}
                     for scale in study.scales()
                 },
             }
@@ -163,7 +164,7 @@ def _list(as_json: bool) -> int:
     for study in studies:
         print(f"{study.name}: {study.about}")
         for scale in study.scales():
-            counts = [f"{task} {len(sweep_study.expand(study, scale, task))}" for task in study.places[scale]]
+            counts = [f"{task} {len(expand(study, scale, task))}" for task in study.places[scale]]
             print(f"    scale={scale}: {', '.join(counts)} cells")
         if study.figures:
             print(f"    figures: {', '.join(study.figures)}")

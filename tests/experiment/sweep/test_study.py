@@ -12,8 +12,8 @@ from paper_figures import registry
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import compose
 from pipemare_exp.experiment.config import resolve as config
-from pipemare_exp.experiment.sweep import study as sweep_study
-from pipemare_exp.experiment.sweep.study import expand, find, load
+from pipemare_exp.experiment.sweep.study import Study, expand, text
+from pipemare_exp.experiment.sweep.study_file import find, load, names
 
 STUDY = """
     about: a study of nothing
@@ -34,9 +34,9 @@ STUDY = """
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., sweep_study.Study]:
-    def written(text: str = STUDY, name: str = "nothing") -> sweep_study.Study:
-        (tmp_path / f"{name}.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
+def write(tmp_path: Path) -> Callable[..., Study]:
+    def written(content: str = STUDY, name: str = "nothing") -> Study:
+        (tmp_path / f"{name}.yaml").write_text(textwrap.dedent(content), encoding="utf-8")
         return load(name, tmp_path)
 
     return written
@@ -93,7 +93,7 @@ def test_a_point_that_two_grids_share_is_one_cell(write) -> None:
 
 def test_values_are_written_as_hydra_reads_them() -> None:
     for value in (None, True, 3, 0.1, 2e-07, "sqrt", [0.5, 0.75], [1, 2]):
-        tree = compose.compose([f"task.probe={sweep_study.text(value)}"])
+        tree = compose.compose([f"task.probe={text(value)}"])
         assert tree["task"]["probe"] == value
 
 
@@ -154,13 +154,13 @@ def test_names_of_studies(write, tmp_path: Path) -> None:
 
 def test_every_study_that_figures_are_made_from_is_there_and_names_them() -> None:
     wanted = {entry.study for entry in registry.ENTRIES if entry.kind == "runs"}
-    assert wanted <= set(sweep_study.names())
-    for name in sweep_study.names():
+    assert wanted <= set(names())
+    for name in names():
         families = {entry.family for entry in registry.ENTRIES if entry.study == name}
         assert set(load(name).figures) == families
 
 
-@pytest.mark.parametrize("name", sweep_study.names())
+@pytest.mark.parametrize("name", names())
 def test_the_cells_of_a_shipped_study_are_valid_and_distinct(name: str) -> None:
     study = load(name)
     for scale in study.scales():
