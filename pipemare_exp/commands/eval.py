@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pipemare_exp import metrics
     from pipemare_exp.experiment.evaluate import evaluate
     from pipemare_exp.experiment.runs.folder import open_run
 
@@ -44,12 +45,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(scores, indent=2))
         return 0
-    metric = scores["metric"]
+    name = scores["metric"]
+    value = metrics.of(name).shown(scores[name], 4)
     logged = scores["logged"]
     said = "not evaluated at this step in the training" if logged is None else f"the training logged {logged:.4f}"
-    print(
-        f"step {scores['step']}: {scores['split']} {metric} {scores[metric]:.4f} %, loss {scores['loss']:.6f} ({said})"
-    )
+    print(f"step {scores['step']}: {scores['split']} {name} {value}, loss {scores['loss']:.6f} ({said})")
     if scores["test"] is not None:
         print("test: " + ", ".join(f"{key} {value}" for key, value in scores["test"].items()))
     return 0

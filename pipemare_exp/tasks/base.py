@@ -20,7 +20,7 @@ class Task(Protocol):
     """digits, cifar10, numerals, iwslt14, multi30k."""
 
     metric: str
-    """"accuracy" or "bleu": in percent, higher is better."""
+    """Its name in `pipemare_exp.metrics`, which says which of two values is better and how one is shown."""
 
     notes: dict[str, str]
     """What a reader of a table must know about the data, e.g. {"train": "10,000-image subset"}."""
@@ -58,7 +58,7 @@ class Task(Protocol):
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """{"loss": mean, metric: percent} of `eval_split`. The caller has set eval mode and weights."""
+        """{"loss": mean, metric: value} of `eval_split`. The caller has set eval mode and weights."""
         ...
 
     def test(self, model: nn.Module, checkpoints: Any = None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pipemare_exp import metrics
 from pipemare_exp.experiment.sweep.plan import Planned, seconds_left
 
 INTERVAL = 1.0
@@ -118,8 +119,11 @@ def describe(one: Planned, state: str) -> str:
         return state if state == "missing" else f"{state} at step {one.step} of {one.steps}"
     end = f"diverged at step {result['step']}" if state == "diverged" else "done"
     best, last = result["best"], result["last"]
-    values = "" if best is None or last is None else f", {result['metric']} {last:.1f} % (best {best:.1f})"
-    return f"{end}{values}, {result['seconds']:.0f} s"
+    if best is None or last is None:
+        return f"{end}, {result['seconds']:.0f} s"
+    metric = metrics.of(result["metric"])
+    values = f"{metric.shown(last, metric.digits)} (best {best:.{metric.digits}f})"
+    return f"{end}, {metric.name} {values}, {result['seconds']:.0f} s"
 
 
 def clock(seconds: float | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipemare_exp import metrics
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, write
@@ -58,6 +59,7 @@ class Loop:
         engine: Engine | None = None,
     ):
         self.cfg, self.task = prepared.cfg, prepared.task
+        self.metric = metrics.of(self.task.metric)
         self.run_folder, self.checkpoints = run, checkpoints
         self.emit, self.stop, self.stepped = emit, stop, stepped
         self.engine: Engine = engine or prepared.emulator()
@@ -158,8 +160,9 @@ class Loop:
             if self.cfg.evaluation.average:
                 self._keep_weights(model, self.cfg.evaluation.average)
         self.evaluated = self.step
-        self.latest = values[self.task.metric]
-        self.best = self.latest if self.best is None else max(self.best, self.latest)
+        self.latest = values[self.metric.name]
+        if self.best is None or self.metric.better(self.latest, than=self.best):
+            self.best = self.latest
         row = {"kind": "eval", "step": self.step, "epoch": self.epochs_done, "split": self.task.eval_split}
         self.emit([{**row, **values, "seconds": round(self.seconds, 3)}])
 

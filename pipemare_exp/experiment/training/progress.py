@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+from pipemare_exp import metrics
+
 
 class Progress:
     """Shows loss, metric, rate and time left on `out`.
@@ -48,7 +50,7 @@ class Progress:
         if row["kind"] == "train":
             self._values |= {"loss": f"{row['loss']:.4g}", "rate": f"{row['rate']:.3g}"}
         elif row["kind"] == "eval":
-            self._values[metric] = f"{row[metric]:.2f} %"
+            self._values[metric] = metrics.of(metric).shown(row[metric])
             if self.mode == "plain":
                 self._line(row, metric)
         if self._bar is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config
@@ -235,14 +236,14 @@ class _Session:
 def describe(summary: Mapping[str, Any]) -> str:
     """A result in a few words."""
     metric = summary["metric"]
-    values = [f"{name} {metric} {_percent(summary[name])}" for name in ("best", "last")]
+    values = [f"{name} {metric} {_shown(summary[name], metric)}" for name in ("best", "last")]
     if summary["outcome"] == "diverged":
         values.insert(0, f"at step {summary['step']}")
     return ", ".join(values) + f", {summary['seconds']:.0f} s"
 
 
-def _percent(value: float | None) -> str:
-    return "not measured" if value is None or not math.isfinite(value) else f"{value:.2f} %"
+def _shown(value: float | None, metric: str) -> str:
+    return "not measured" if value is None or not math.isfinite(value) else metrics.of(metric).shown(value)
 
 
 def _now() -> str:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.evaluate import evaluate
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.session import train
-from tests.experiment.tiny_training import TINY, run_once
+from tests.experiment.tiny_training import TINY, prepared, run_once
 
 RESULT_KEYS = [
     "outcome", "step", "epoch", "metric", "best", "last", "test", "config_hash", "seed", "method", "task", "scale",
@@ -165,3 +166,14 @@ def test_a_refused_option_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match="decay with method pipemare: it was so decided"):
         run_once([*TINY, "method=t2", "max_steps=1"], tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_best_value_of_a_metric_of_which_less_is_better_is_the_smallest(tmp_path, monkeypatch):
+    monkeypatch.setitem(metrics.METRICS, "loss", metrics.Metric("loss", "loss", "loss", "", higher_is_better=False))
+    overrides = [*TINY, "method=gpipe", "epochs=3"]
+    made = prepared(overrides)
+    monkeypatch.setattr(made.task, "metric", "loss")
+    result = train(made.cfg, overrides, runs=tmp_path, prepared=made)
+    losses = [row["loss"] for row in result.run.metrics("eval")]
+    assert len(losses) == 3 and max(losses) > min(losses)
+    assert (result.summary["best"], result.summary["last"]) == (min(losses), losses[-1])
