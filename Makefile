@@ -20,7 +20,7 @@ help:
 	@echo "make venv     the environment in $(VENV), from requirements.lock"
 	@echo "make demo     the ablation on handwritten digits: table and figure (SEEDS=3 repeats it over seeds)"
 	@echo "make test     all tests but the slow ones (ARGS=... for pytest);  make test-slow  those: more ranks, killed ranks"
-	@echo "make lint     ruff;  make types  mypy"
+	@echo "make lint     ruff, its rules and its format;  make types  mypy"
 	@echo "make figures  the paper's figures and tables from the logged runs"
 	@echo "make lock     requirements.lock anew, from pyproject.toml (needs uv)"
 	@echo "make clean    caches and build folders; keeps $(VENV) and results"
@@ -72,6 +72,7 @@ demo: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 
 types: $(STAMP)
 	$(BIN)/python -m mypy pipemare_exp

@@ -7,6 +7,8 @@ Commands are imported when they are asked for, so that `pipemare --help` costs n
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import logging
 import os
 import sys
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pipemare_exp import __version__
-from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.errors import UserError, printable, suggest
 from pipemare_exp.paths import PACKAGE
 
 # In the order of --help. A command whose module this checkout does not have is not listed.
@@ -36,6 +38,11 @@ COMMANDS = {
     "gpu": "check, time and train on a GPU machine without a network",
 }
 
+# What the system says of a path that a user can mend.
+USERS = (
+    errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ELOOP,
+)  # fmt: skip
+
 EXAMPLES = """examples:
   pipemare train experiment=digits/pipemare          PipeMare on the bundled digits
   pipemare train experiment=cifar10/t1 seed=3        one cell of the ablation on CIFAR-10
@@ -53,14 +60,15 @@ def available() -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     logging.basicConfig(level=logging.WARNING, format="pipemare: %(levelname)s: %(message)s", stream=sys.stderr)
     try:
+        _check_text(arguments)
         code = _run(arguments)
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"pipemare: error: {error}", file=sys.stderr)
-        return 2
+        return _mistake(str(error))
     except KeyboardInterrupt:
         print("pipemare: interrupted", file=sys.stderr)
         return 130
@@ -68,8 +76,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (`| head`) has left. Python would complain again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in USERS or error.filename is None:
+            raise
+        return _mistake(f"{error.filename}: {error.strerror}; choose another place or name")
     except SystemExit as end:  # argparse: 0 after --help, 2 after a wrong argument
         return end.code if isinstance(end.code, int) else 2
+
+
+def _open_streams() -> None:
+    """Let no character end a command: one that the terminal's encoding lacks (± in ASCII) is written out."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Arguments name settings, files and runs: none may hold what a terminal obeys or a UTF-8 file cannot hold."""
+    for text in arguments:
+        if printable(text) != text or "\n" in text:
+            raise UserError(f'"{printable(text)}" holds control characters or bytes that are no UTF-8; rename it')
+
+
+def _mistake(text: str) -> int:
+    print(f"pipemare: error: {printable(text)}", file=sys.stderr)
+    return 2
 
 
 def _run(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -11,6 +12,18 @@ class UserError(ValueError):
 
     The command line prints the message without a traceback and ends with exit code 2.
     """
+
+
+def printable(text: str) -> str:
+    r"""`text` with its control characters and its bytes that are no UTF-8 written out (`\x1b`), line ends kept.
+
+    A terminal obeys an escape sequence in a file's name as it obeys ours.
+    """
+    return "".join(each.encode("unicode_escape").decode("ascii") if _unprintable(each) else each for each in text)
+
+
+def _unprintable(character: str) -> bool:
+    return character != "\n" and unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipemare_exp import cli
+from pipemare_exp import cli, environment
 
 TINY = ["model.width=2", "pipeline.stages=4", "max_steps=2", "tracking=none"]
 
@@ -143,6 +144,59 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def run_cli(arguments: list[str], given: str = "", **environment: str) -> subprocess.CompletedProcess:
+    """The command in a process of its own; what it reads and writes is taken as bytes of UTF-8."""
+    return subprocess.run(
+        [sys.executable, "-m", "pipemare_exp", *arguments],
+        input=given.encode(),
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        timeout=120,
+    )
+
+
+def test_text_that_an_ascii_terminal_cannot_show_is_written_out(tmp_path: Path) -> None:
+    done = run_cli(["runs", "--runs", str(tmp_path / "Läufe")], PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"L\\xe4ufe" in done.stdout
+
+
+@pytest.mark.parametrize("name, shown", [("a\x1b[31mb", "a\\x1b[31mb"), ("a\nb", "a\nb"), ("a\udcffb", "a\\udcffb")])
+def test_arguments_that_a_terminal_would_obey_are_refused(name: str, shown: str, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["eval", name]) == 2
+    assert capsys.readouterr().err.startswith(f'pipemare: error: "{shown}" holds control characters')
+
+
+def test_a_name_that_no_file_system_holds_is_the_users_mistake(capsys: pytest.CaptureFixture) -> None:
+    assert "File name too long" in error(["eval", "a" * 300], capsys)
+
+
+def test_a_rank_variable_of_the_cluster_is_not_taken_for_torchruns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else the process believes that it is a rank, and looks for the others."""
+    from pipemare_exp.experiment.runtime import launch
+
+    launched = []
+    monkeypatch.setattr(launch, "launch", lambda cfg, argv: launched.append(argv) or 0)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert cli.main(["train", "engine=runtime", "engine.ranks=2", "--runs", str(tmp_path)]) == 0
+    assert launched == [["train", "engine=runtime", "engine.ranks=2", "--runs", str(tmp_path)]]
+
+
+def test_every_variable_of_ours_is_named_in_one_place_and_in_the_pages() -> None:
+    package = Path(cli.__file__).parent
+    found = {name for path in package.rglob("*.py") for name in re.findall(r"PIPEMARE_[A-Z]+", path.read_text("utf-8"))}
+    ours = {value for value in vars(environment).values() if isinstance(value, str) and value.startswith("PIPEMARE_")}
+    assert found == ours
+    assert not re.findall(r"[\"']PIPEMARE_", "".join(
+        path.read_text("utf-8") for path in package.rglob("*.py") if path.name != "environment.py"
+    ))  # fmt: skip
+    page = (package.parent / "docs" / "output.md").read_text("utf-8")
+    assert {name for name in ours if f"`{name}`" in page} == ours - {environment.FAILURES}
 
 
 def test_an_interrupt_is_a_line_and_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -105,11 +105,21 @@ def test_build_backend_is_pinned_and_locked(pyproject: dict, lock: dict) -> None
     assert lock[requirement.name][0] in requirement.specifier
 
 
-def test_conda_environment_installs_the_lock_and_the_package(project: dict) -> None:
+def test_conda_environment_is_one_that_pip_takes(project: dict, lock: dict, tmp_path: Path) -> None:
+    """conda writes the pip section's lines into one file beside environment.yml and hands that to pip.
+
+    With one hash in such a file, pip wants a hash of everything in it.
+    """
+    req_file = pytest.importorskip("pip._internal.req.req_file")
+    session = pytest.importorskip("pip._internal.network.session").PipSession()
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
+    shutil.copy(ROOT / "requirements.lock", tmp_path)
+    (tmp_path / "condaenv.requirements.txt").write_text("\n".join(pip))
+    asked = list(req_file.parse_requirements(str(tmp_path / "condaenv.requirements.txt"), session=session))
+    assert len(asked) == len(lock)
+    assert [one.requirement for one in asked if one.is_editable or not (one.options or {}).get("hashes")] == []
     plain = [item for item in environment["dependencies"] if isinstance(item, str)]
-    assert pip == ["-r requirements.lock", "-e ."]
     assert "pip" in plain
     # Anything pinned here beside Python could disagree with the lock.
     (python,) = [item for item in plain if item != "pip"]

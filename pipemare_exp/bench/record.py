@@ -18,7 +18,7 @@ def add(path: Path, found: dict[str, Any], argv: Sequence[str]) -> None:
 
     Each has its own command, commit, versions and machine: they may have been made at different times.
     """
-    recorded = json.loads(path.read_text()) if path.exists() else {}
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     commit, dirty = provenance.commit()
     machine, versions = provenance.machine(), provenance.versions()
     for name, rows in found.items():

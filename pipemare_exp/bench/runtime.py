@@ -18,7 +18,7 @@ def run_ranks(spec: list[dict[str, Any]], ranks: int, timeout: float) -> list[di
     """Every measurement of `spec`, done by `ranks` new processes with one thread each."""
     with tempfile.TemporaryDirectory(prefix="pipemare-bench-") as name:
         folder = Path(name)
-        (folder / "spec.json").write_text(json.dumps(spec))
+        (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
         command = [sys.executable, "-m", "pipemare_exp.bench.runtime_rank"]
         rest = [str(ranks), str(folder / "store"), str(folder / "spec.json"), str(folder / "out.json")]
         started = [
@@ -39,7 +39,7 @@ def run_ranks(spec: list[dict[str, Any]], ranks: int, timeout: float) -> list[di
         if any(process.returncode for process in started):
             last = next(text for process, text in zip(started, said, strict=True) if process.returncode)
             raise RuntimeError(f"a rank failed: {last.strip().splitlines()[-1] if last.strip() else 'no message'}")
-        return json.loads((folder / "out.json").read_text())
+        return json.loads((folder / "out.json").read_text(encoding="utf-8"))
 
 
 def latency(stages: int, counts: list[int], seconds: float) -> list[dict[str, Any]]:

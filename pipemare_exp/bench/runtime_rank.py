@@ -146,7 +146,7 @@ def ours(spec: dict[str, Any]) -> dict[str, Any]:
 def resident() -> int:
     """Bytes of this process that are in memory (Linux; 0 elsewhere)."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
     except OSError:
         return 0
 
@@ -205,12 +205,12 @@ def main() -> None:
     )  # fmt: skip
     let_compute_first()  # for torch's schedules too
     found = []
-    for measurement in json.loads(Path(spec).read_text()):
+    for measurement in json.loads(Path(spec).read_text(encoding="utf-8")):
         measure = torchs if measurement["method"].startswith("torch-") else ours
         found.append({**measurement, **measure(measurement)})
         dist.barrier()
     if rank == "0":
-        Path(out).write_text(json.dumps(found))
+        Path(out).write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()
 
 

@@ -158,7 +158,7 @@ def _runtime(args: argparse.Namespace) -> int:
 
     if args.table is not None:
         try:
-            print(record.tables(json.loads(args.table.read_text())), end="")
+            print(record.tables(json.loads(args.table.read_text(encoding="utf-8"))), end="")
         except (OSError, ValueError) as error:
             raise UserError(f"--table {args.table}: {error}; give a file that --out wrote") from error
         return 0

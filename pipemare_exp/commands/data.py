@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from pipemare_exp.data.cache import VARIABLE, data_root
+from pipemare_exp.data.cache import data_root
+from pipemare_exp.environment import DATA
 
 HELP = "list the data sets, or prepare one"
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
-        "--data", metavar="DIR", help=f"the data folder (default: ${VARIABLE}, else the user's cache folder)"
+        "--data", metavar="DIR", help=f"the data folder (default: ${DATA}, else the user's cache folder)"
     )
     listing = actions.add_parser("list", parents=[shared], help="every data set and whether it is there")
     listing.add_argument("--json", action="store_true", help="print JSON only")

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from pipemare_exp.environment import started_by_torchrun
+
 HELP = "Train one run, go on with an interrupted one, or say that it is done."
 INTERMIXED = True
 
@@ -66,7 +68,7 @@ def _command_line(args: argparse.Namespace) -> list[str]:
 
 def _run_ranks(args: argparse.Namespace, cfg: Any) -> int:
     """The runtime: this process is one rank where torchrun started it, else it starts torchrun."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not started_by_torchrun():
         from pipemare_exp.experiment.runtime import launch as runtime_launch
 
         return runtime_launch.launch(cfg, _command_line(args))

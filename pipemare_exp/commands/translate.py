@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -48,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
     kept = loop.kept_weights()
     if args.average and not kept:
         raise UserError(f"{chosen.path} has kept no models to average; train with evaluation.average=K")
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # as all files of text are, whatever the locale
     with loop.engine.evaluation() as model:
         if args.average:
             model = task.averaged(kept)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.data import bpe
-from pipemare_exp.data.cache import VARIABLE, make_folder
+from pipemare_exp.data.cache import make_folder
+from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -158,7 +159,7 @@ def _make(text: Bitext, folder: Path, joint_dictionary: bool) -> None:
         if source != target or not source:
             raise UserError(
                 f"{text.name}: {split} has {source} lines in {SOURCE} and {target} in {TARGET}; both sides need the "
-                f"same number, at least one. The text lies under data.root, --data or ${VARIABLE}"
+                f"same number, at least one. The text lies under data.root, --data or ${DATA}"
             )
         pairs[split] = source
     segmented = _segment(text, sentences, folder)

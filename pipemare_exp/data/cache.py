@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
-
-VARIABLE = "PIPEMARE_DATA"
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -23,8 +22,8 @@ def data_root(root: str | Path | None = None) -> Path:
     """
     if root:
         return Path(root).expanduser()
-    if os.environ.get(VARIABLE):
-        return Path(os.environ[VARIABLE]).expanduser()
+    if os.environ.get(DATA):
+        return Path(os.environ[DATA]).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "pipemare"
 
@@ -36,7 +35,7 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise UserError(
             f"cannot make the data folder {path}: {error.strerror}; "
-            f"choose another with --data DIR, data.root=DIR or {VARIABLE}"
+            f"choose another with --data DIR, data.root=DIR or {DATA}"
         ) from error
     if not os.access(path, os.W_OK):
         raise _unwritable(path, "no permission")
@@ -73,7 +72,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
 def _unwritable(path: Path, reason: str | None) -> UserError:
     return UserError(
         f"cannot write {path}: {reason}; make room or mend the permissions, or choose another folder with "
-        f"--data DIR, data.root=DIR or {VARIABLE}"
+        f"--data DIR, data.root=DIR or {DATA}"
     )
 
 

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from pipemare_exp.data import Description, ImageArrays
-from pipemare_exp.data.cache import VARIABLE, atomic_write, make_folder
+from pipemare_exp.data.cache import atomic_write, make_folder
+from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
 FILE = "cifar10.npz"
 ARCHIVE = "cifar-10-python.tar.gz"
 TRAIN, TEST, CLASSES = 50_000, 10_000, 10
-ELSEWHERE = f"--data DIR, data.root=DIR or {VARIABLE} name another folder"
+ELSEWHERE = f"--data DIR, data.root=DIR or {DATA} name another folder"
 
 
 def load(root: Path) -> ImageArrays:

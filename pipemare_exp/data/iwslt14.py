@@ -16,9 +16,10 @@ from pathlib import Path
 
 from pipemare_exp.data import Description, moses_corpus
 from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, read_lines, write_lines
-from pipemare_exp.data.cache import VARIABLE, make_folder, sha256
+from pipemare_exp.data.cache import make_folder, sha256
 from pipemare_exp.data.fetch import fetch
 from pipemare_exp.data.tokenisers import Tokeniser
+from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
 URL = "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
@@ -157,7 +158,7 @@ def bitext(root: Path, merges: int | None = None) -> Bitext:
         raise UserError(
             f"no IWSLT14 at {root / FOLDER}; run `pipemare data prepare iwslt14 --data {root}` (downloads 20 MB), or "
             "put there the folder that fairseq's prepare-iwslt14.sh leaves, with code and tmp/{train,valid,test}."
-            f"{{de,en}}; --data DIR, data.root=DIR or {VARIABLE} name another data folder"
+            f"{{de,en}}; --data DIR, data.root=DIR or {DATA} name another data folder"
         )
     segmented = _stage(folder) == "bpe"
     home = folder if segmented else folder / "tmp"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pipemare_exp.data import Description
 from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, read_lines
-from pipemare_exp.data.cache import VARIABLE, sha256
+from pipemare_exp.data.cache import sha256
 from pipemare_exp.data.tokenisers import Tokeniser
+from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
 FOLDER = "multi30k"
@@ -47,7 +48,7 @@ def bitext(root: Path, merges: int | None = None) -> Bitext:
     if missing := [path.name for path in files.values() if not path.is_file()]:
         raise UserError(
             f"{folder} lacks {', '.join(missing)}; put the unpacked text files of {SOURCES} there, or name another "
-            f"data folder with --data DIR, data.root=DIR or {VARIABLE}"
+            f"data folder with --data DIR, data.root=DIR or {DATA}"
         )
 
     def lines(split: str, language: str) -> list[str]:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.environment import RUNS
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import yaml_text
 from pipemare_exp.paths import project_root
@@ -33,7 +34,7 @@ FINAL = ("finished", "diverged")
 
 def runs_root(option: str | os.PathLike[str] | None = None) -> Path:
     """The folder of runs: the option, else the environment's PIPEMARE_RUNS, else results/runs."""
-    chosen = option or os.environ.get("PIPEMARE_RUNS")
+    chosen = option or os.environ.get(RUNS)
     return Path(chosen).expanduser().absolute() if chosen else project_root() / "results" / "runs"
 
 
@@ -161,7 +162,7 @@ class Run:
         """Make the folder; UserError where that cannot be done."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with open(self.path / "lock", "a"):
+            with open(self.path / "lock", "ab"):
                 pass
         except OSError as error:
             raise UserError(
@@ -172,7 +173,7 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run for this process; UserError when another trains it. A dead process holds nothing."""
-        with open(self.path / "lock", "a") as file:
+        with open(self.path / "lock", "ab") as file:
             for _ in range(10):  # a reader's `is_locked` holds the lock for a moment
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,7 +190,7 @@ class Run:
     def is_locked(self) -> bool:
         """Whether some process is training this run now."""
         try:
-            with open(self.path / "lock") as file:
+            with open(self.path / "lock", "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

@@ -9,6 +9,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from pipemare_exp.environment import COMMIT
 from pipemare_exp.paths import project_root
 
 PACKAGES = (
@@ -51,7 +52,7 @@ def commit() -> tuple[str | None, bool | None]:
     """
     head = _git("rev-parse", "HEAD")
     if not head:
-        return os.environ.get("PIPEMARE_COMMIT") or None, None
+        return os.environ.get(COMMIT) or None, None
     return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 

@@ -22,10 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipemare_exp.environment import FAILURES
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.schema import Config
-
-FAILURES = "PIPEMARE_FAILURES"  # as in runtime_worker, which would import torch
 
 GRACE = 6.0
 """Seconds from a failure until ranks that are still there are killed."""
@@ -103,10 +102,10 @@ def _read(source: TextIO, log: TextIO) -> None:
 
 
 def _conclude(code: int, stopped: int | None, folder: Path) -> int:
-    told = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("rank-*.json"))]
     ended = folder / "exit.json"
     if ended.exists():
-        code = json.loads(ended.read_text())["code"]
+        code = json.loads(ended.read_text(encoding="utf-8"))["code"]
     if code == 0 or ended.exists():
         shutil.rmtree(folder)
         return code

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
+from pipemare_exp.environment import FAILURES
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runtime import engine as runtime_engine
@@ -30,9 +31,6 @@ from pipemare_exp.pipeline.runtime.messages import text_message, text_of
 from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory, watch_for_parent
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.schedule.columns import columns_of, ranks_of
-
-FAILURES = "PIPEMARE_FAILURES"
-"""The environment's name of the folder in which ranks leave word for `pipemare train`, which started them."""
 
 MEETING = timedelta(minutes=5)
 """How long ranks wait for each other at the start, while data is prepared."""
@@ -213,7 +211,7 @@ def record_exit(code: int) -> None:
     """Leave the exit code for `pipemare train`: torchrun's own says only that some rank had another than 0."""
     folder = os.environ.get(FAILURES)
     if folder and code != 1:
-        (Path(folder) / "exit.json").write_text(json.dumps({"code": code}))
+        (Path(folder) / "exit.json").write_text(json.dumps({"code": code}), encoding="utf-8")
 
 
 def record(text: str, said: bool) -> None:
@@ -222,5 +220,5 @@ def record(text: str, said: bool) -> None:
     if folder:
         path = Path(folder) / f"rank-{os.environ.get('RANK', 0)}.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"text": text, "said": said}))
+        temporary.write_text(json.dumps({"text": text, "said": said}), encoding="utf-8")
         os.replace(temporary, path)

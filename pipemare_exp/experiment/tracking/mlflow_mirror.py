@@ -172,13 +172,13 @@ class Mirror:
         made = _retry(lambda: self.client.create_run(experiment_id, start_time=start, run_name=name))
         ids = self._ids() | {self.uri: made.info.run_id}
         temporary = self._record.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps(ids, indent=1))
+        temporary.write_text(json.dumps(ids, indent=1), encoding="utf-8")
         temporary.replace(self._record)
         return made.info.run_id
 
     def _ids(self) -> dict[str, str]:
         try:
-            return dict(json.loads(self._record.read_text()))
+            return dict(json.loads(self._record.read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError):  # none yet, or torn by a crash: start a new MLflow run
             return {}
 
@@ -203,7 +203,7 @@ def creation_lock(uri: str) -> Iterator[None]:
         yield
         return
     store.parent.mkdir(parents=True, exist_ok=True)
-    with store.with_name(store.name + ".lock").open("w") as handle:
+    with store.with_name(store.name + ".lock").open("w", encoding="utf-8") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)  # given back when the file is closed
         yield
 

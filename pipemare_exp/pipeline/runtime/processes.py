@@ -22,7 +22,7 @@ def let_compute_first() -> int:
     found = 0
     for task in Path("/proc/self/task").glob("*"):
         try:
-            if (task / "comm").read_text().strip() == "gloo_tcp_loop":
+            if (task / "comm").read_text(encoding="utf-8").strip() == "gloo_tcp_loop":
                 os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
                 found += 1
         except OSError:
