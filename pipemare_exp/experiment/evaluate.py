@@ -13,6 +13,7 @@ from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.runtime.engine import Pipeline
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.loop import Loop
+from pipemare_exp.experiment.training.threads import settle
 
 
 def restore(run: Run, **evaluation: Any) -> Loop:
@@ -36,6 +37,7 @@ def restore(run: Run, **evaluation: Any) -> Loop:
         stepped=lambda: None,
         engine=Pipeline(prepared) if cfg.engine.name == "runtime" else None,
     )
+    settle(cfg.threads, prepared.meter, run.meta.get("threads"))
     loop.restore(state)
     return loop
 

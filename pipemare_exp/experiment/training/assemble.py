@@ -13,6 +13,7 @@ from pipemare_exp import methods, optimizers, tasks
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config, MethodConfig
+from pipemare_exp.experiment.training.threads import Meter
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.model.recompute import piece_starts
 from pipemare_exp.pipeline.model.units import Unit, pieces, weight_units
@@ -28,6 +29,8 @@ class Prepared:
     task: Task
     model: nn.Module
     units: list[Unit]
+    meter: Meter
+    """Has watched the machine while data and model were made."""
 
     def emulator(self) -> Emulator:
         """A fresh emulator at step 0. It takes hold of the model's parameters: call it once."""
@@ -59,6 +62,7 @@ class Prepared:
 
 def prepare(cfg: Config) -> Prepared:
     """Load the data, build the model, find its weight units, resolve `cfg` against them. Raises UserError."""
+    meter = Meter()
     device = choose_device(cfg.device)
     if cfg.precision == "tf32" and device.type != "cuda":
         raise UserError("precision=tf32 on a CPU, which has no such arithmetic; leave it out, or take device=cuda")
@@ -72,7 +76,8 @@ def prepare(cfg: Config) -> Prepared:
     units = weight_units(model, task.probe)
     starts = piece_starts(model, units, pieces(model)) if config.cuts_at_pieces(cfg) else None
     sizes = [unit.numel for unit in units]
-    return Prepared(config.resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset), task, model, units)
+    resolved = config.resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset)
+    return Prepared(resolved, task, model, units, meter)
 
 
 def choose_device(name: str) -> torch.device:

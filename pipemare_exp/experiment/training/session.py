@@ -24,6 +24,7 @@ from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.interrupts import StopRequest
 from pipemare_exp.experiment.training.loop import FORMAT, Diverged, Loop
 from pipemare_exp.experiment.training.progress import Progress
+from pipemare_exp.experiment.training.threads import settle
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class _Session:
 
     def train(self) -> Result:
         loop = self.loop
+        self.threads = settle(self.cfg.threads, self.prepared.meter, self.run.meta.get("threads"))
         state = self.checkpoints.load(self.progress.say)
         self._check_state(state)
         if state is not None:
@@ -141,6 +143,7 @@ class _Session:
         run.cut_metrics(loop.step, loop.evaluated)
         run.set_status("running", loop.step)
         self.progress.say(f"run folder: {run.path}")
+        self.progress.say(f"threads: {self.threads.count} ({self.threads.why})")
         if again:
             self.progress.say(f"resumed from step {loop.step} of {loop.last}")
         warmup = self.cfg.method.sync_warmup.steps or 0
@@ -148,8 +151,6 @@ class _Session:
             self.progress.say(f"note: the warm-up (T3) of {warmup} steps covers the whole run, it is synchronous")
 
     def _new_meta(self) -> dict[str, Any]:
-        import torch
-
         commit, dirty = provenance.commit()
         return {
             "command": shlex.join(["pipemare", "train", *self.overrides]),
@@ -157,7 +158,8 @@ class _Session:
             "dirty": dirty,
             "versions": provenance.versions(),
             "machine": provenance.machine(),
-            "threads": torch.get_num_threads(),
+            "threads": self.threads.count,
+            "threads_from": self.threads.why,
             "created": _now(),
             "config_hash": self.hash,
             "metric": self.prepared.task.metric,
