@@ -265,7 +265,7 @@ def test_output_names_the_columns_of_rows_and_the_keys_of_a_plan():
 
 def test_output_says_what_does_not_name_a_run():
     text = parts(ROOT / "docs" / "output.md")[0]
-    said = re.search(r"less what cannot change the result \(([^)]*)\)", text)
+    said = re.search(r"which do not change the\s+result: ([^.]*(?:\.\w+[^.]*)*)\. ", text)
     assert said and set(re.findall(r"`([^`]+)`", said[1])) == set(config.NOT_IDENTITY)
 
 
