@@ -49,7 +49,7 @@ def cells(title: str, schedule: Schedule) -> list[dict[str, Any]]:
     for stage, action in schedule.actions():
         if action.op not in (Op.FORWARD, Op.BACKWARD):
             continue
-        step, n = divmod(action.index, schedule.microbatches)
+        step, n = action.step, action.microbatch % schedule.microbatches
         versions = read.forward if action.op is Op.FORWARD else read.backward
         rows.append(
             {
@@ -57,7 +57,7 @@ def cells(title: str, schedule: Schedule) -> list[dict[str, Any]]:
                 "stage": stage,
                 "slot": action.slot,
                 "op": str(action.op),
-                "microbatch": action.index,
+                "microbatch": action.microbatch,
                 "step": step,
                 "version": versions[stage][step][n],
             }

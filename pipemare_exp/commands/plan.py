@@ -9,6 +9,7 @@ from typing import Any
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
+from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS
 
 HELP = "delays, versions, utilization, memory and the schedule grid of every method"
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="M", help="take P and the stages' sizes from a model, such as resnet50")
     kinds = ("sgd_momentum", "adamw")
     add("--optimizer", choices=kinds, help="its state counts (default: adamw for a Transformer, else sgd_momentum)")
-    add("--slots", default="duplex", choices=schedule.SLOT_KINDS, help="slots of asynchronous methods")
+    add("--slots", default="duplex", choices=SLOT_KINDS, help="slots of asynchronous methods")
     add("--steps", type=int, metavar="T", help="show the versions (and grids) of the first T steps")
     add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
     add("--batch", type=int, default=8, metavar="B", help="examples of a microbatch for --measure (default 8)")

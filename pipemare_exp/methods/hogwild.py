@@ -51,6 +51,7 @@ class Hogwild(Method):
     """
 
     synchronous = False
+    unscheduled = "its delays are drawn at random, and no pipeline has such delays"
     cannot = {"decay": "T2 extrapolates over a delay that is known, and these are random"}
 
     def __init__(

@@ -41,6 +41,11 @@ class Method:
     """Options that other methods have and this one refuses, each with the reason."""
     _bound = False
 
+    @property
+    def unscheduled(self) -> str | None:
+        """Why no schedule gives the reads of this method, so that it has no real pipeline; None where one does."""
+        return None if self.synchronous else "it does not say that its reads are those of a pipeline's schedule"
+
     def bind(self, shape: Shape, weights: Sequence[Tensor], *, looks_back: bool = True) -> None:
         """Fix the pipeline's shape; `weights` are the stages' flat weights. A method object serves one pipeline: its
         buffers belong to those weights, so a second call raises UserError.
@@ -138,6 +143,7 @@ class Asynchronous(Method):
     """
 
     synchronous = False
+    unscheduled = None
 
     def __init__(self, lr_rescheduling_steps: int = 0, warmup_steps: int = 0) -> None:
         check_steps(lr_rescheduling_steps=lr_rescheduling_steps, warmup_steps=warmup_steps)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.model.units import Unit, group
-from pipemare_exp.pipeline.schedule.orders import check_slots
+from pipemare_exp.pipeline.schedule.actions import check_slots
 
 
 @dataclass(frozen=True)

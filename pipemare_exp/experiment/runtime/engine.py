@@ -31,9 +31,9 @@ from pipemare_exp.pipeline.model.units import group
 from pipemare_exp.pipeline.runtime.feed import Feed, Wishes
 from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
 from pipemare_exp.pipeline.runtime.rank import Runtime
+from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 from pipemare_exp.pipeline.runtime.stage import buffers_of
 from pipemare_exp.pipeline.runtime.transport import Transport
-from pipemare_exp.pipeline.schedule.columns import columns_of, ranks_of
 
 TIMEOUT = 50.0
 
@@ -195,7 +195,7 @@ class Pipeline:
             yield self.replica
         self.replica.train()
         if self.runtime is not None:
-            self.runtime.timeline.add("E", 0, self.version, began, self.runtime.timeline.mark())
+            self.runtime.timeline.add(f"E{self.version}", 0, self.version, began, self.runtime.timeline.mark())
 
     @property
     def parts(self) -> list[str]:

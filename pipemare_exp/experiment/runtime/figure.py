@@ -10,7 +10,7 @@ from typing import Any
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.training import assemble
-from pipemare_exp.pipeline.schedule.columns import columns_of
+from pipemare_exp.pipeline.runtime.routes import columns_of
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
 
 COLOURS = {"forward": "C0", "backward": "C1", "recompute": "C2", "update": "C3", "evaluate": "0.8"}
@@ -68,8 +68,8 @@ def _draw_schedule(axes: Any, cfg: Any, begin: int, steps: int) -> None:
     )  # fmt: skip
     wide = 2 if columns.start is not None and begin >= columns.start and pipeline.slots == "duplex" else 1
     before = max(0, begin - 1 - history_depth(max(slot_delays(pipeline.stages, pipeline.slots)), pipeline.microbatches))
-    first_stage = list(itertools.takewhile(lambda a: a.op != "U" or a.index < begin + steps, columns.stage(0, before)))
-    low = next(a.slot for a in first_stage if a.op == "F" and a.index >= begin * pipeline.microbatches)
+    first_stage = list(itertools.takewhile(lambda a: a.op != "U" or a.step < begin + steps, columns.stage(0, before)))
+    low = next(a.slot for a in first_stage if a.op == "F" and a.step >= begin)
     high = first_stage[-1].slot
     for stage in range(pipeline.stages):
         for action in itertools.takewhile(lambda a: a.slot <= high, columns.stage(stage, before)):

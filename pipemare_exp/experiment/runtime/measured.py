@@ -38,7 +38,7 @@ def write_reports(folder: Path, cfg: Config, reports: Sequence[dict[str, Any]]) 
     """Write RUN/runtime.json and RUN/trace.json."""
     by_rank = aligned([report["timeline"] for report in reports])
     write_json(folder / "runtime.json", summary(cfg, by_rank, reports))
-    trace = chrome_trace(by_rank, cfg.pipeline.microbatches)
+    trace = chrome_trace(by_rank)
     write_text(folder / "trace.json", json.dumps(trace), durable=False)
 
 
@@ -88,7 +88,7 @@ def _steady(cfg: Config, by_rank: dict[int, list[Event]]) -> Windows | None:
     """The steady state: after the fill that follows the warm-up, before the drain; among the actions remembered."""
     pipeline = cfg.pipeline
     assert pipeline.stages is not None
-    updates = [[e.number for e in events if e.op == "U"] for events in by_rank.values()]
+    updates = [[e.step for e in events if e.op == "U"] for events in by_rank.values()]
     if not all(updates):
         return None
     depth = history_depth(max(slot_delays(pipeline.stages, pipeline.slots)), pipeline.microbatches)

@@ -30,7 +30,7 @@ from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
 from pipemare_exp.pipeline.runtime.messages import text_message, text_of
 from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory, watch_for_parent
 from pipemare_exp.pipeline.runtime.rank import Runtime
-from pipemare_exp.pipeline.schedule.columns import columns_of, ranks_of
+from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 
 MEETING = timedelta(minutes=5)
 """How long ranks wait for each other at the start, while data is prepared."""

@@ -22,12 +22,13 @@ from pipemare_exp.pipeline.runtime import messages as kinds
 from pipemare_exp.pipeline.runtime.boundary import Sent, leaves, restored
 from pipemare_exp.pipeline.runtime.feed import Feed, Wishes
 from pipemare_exp.pipeline.runtime.messages import Message
+from pipemare_exp.pipeline.runtime.routes import gives_to, takes_from
 from pipemare_exp.pipeline.runtime.stage import Loss, Stage
 from pipemare_exp.pipeline.runtime.stage_checkpoint import copied
 from pipemare_exp.pipeline.runtime.timeline import DeviceClock, Timeline
 from pipemare_exp.pipeline.runtime.transport import Transport
 from pipemare_exp.pipeline.schedule.actions import Action, Op
-from pipemare_exp.pipeline.schedule.columns import Columns, gives_to, takes_from
+from pipemare_exp.pipeline.schedule.columns import Columns
 from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer
 
 KIND = {Op.FORWARD: kinds.FORWARD, Op.RECOMPUTE: kinds.RECOMPUTE, Op.BACKWARD: kinds.BACKWARD}
@@ -116,13 +117,12 @@ class Runtime:
         return False
 
     def _execute(self, stage: Stage, action: Action) -> None:
-        step = action.index if action.op is Op.UPDATE else action.index // self.microbatches
-        where = self.transport.where = f"{action} of stage {stage.index} (step {step + 1})"
+        where = self.transport.where = f"{action} of stage {stage.index} (step {action.step + 1})"
         self.transport.check()
-        if action.op is Op.BACKWARD and (stage.index, action.index) in self._empty:
-            self._empty.remove((stage.index, action.index))
+        if action.op is Op.BACKWARD and (stage.index, action.microbatch) in self._empty:
+            self._empty.remove((stage.index, action.microbatch))
             return
-        if action.op is Op.RECOMPUTE and (stage.index, action.index) in self._empty:
+        if action.op is Op.RECOMPUTE and (stage.index, action.microbatch) in self._empty:
             return
         message = self._input(stage, action)
         self.busy = (where, time.monotonic())
@@ -133,10 +133,10 @@ class Runtime:
             Op.BACKWARD: self._backward,
             Op.UPDATE: self._update,
         }[action.op]
-        run(stage, action.index, message)
+        run(stage, action, message)
         ended = self.timeline.mark()
         self.busy = None
-        self.timeline.add(str(action.op), stage.index, action.index, began, ended)
+        self.timeline.add(str(action), stage.index, action.step, began, ended)
 
     def _input(self, stage: Stage, action: Action) -> Message | None:
         needs = takes_from(stage.index, action, self.count, self.columns.segment)
@@ -145,7 +145,7 @@ class Runtime:
         return self.transport.take((KIND[needs[1]], stage.index, needs[2]), self.rank_of[needs[0]])
 
     def _send(self, stage: Stage, op: Op, g: int, tensors: Any, grads: tuple[bool, ...] = (), notes=(0, 0)) -> None:
-        to = gives_to(stage.index, Action(op, g, 0), self.count, self.columns.segment)
+        to = gives_to(stage.index, op, self.count, self.columns.segment)
         if to is not None:
             self._dispatch(self.rank_of[to], Message(KIND[op], to, g, tensors, notes, grads))
 
@@ -155,8 +155,9 @@ class Runtime:
         else:
             self.transport.send(rank, message)
 
-    def _forward(self, stage: Stage, g: int, message: Message | None) -> None:
-        step, n = divmod(g, self.microbatches)
+    def _forward(self, stage: Stage, action: Action, message: Message | None) -> None:
+        g, step = action.microbatch, action.step
+        n = g - step * self.microbatches
         microbatch = self.feed(g) if stage.first or stage.last else None
         notes = (0, 0) if message is None else message.notes
         if stage.first and n == 0:
@@ -181,16 +182,19 @@ class Runtime:
     def _send_state(self, stage: Stage, op: Op, g: int, sent: Sent, notes: tuple[int, int] = (0, 0)) -> None:
         self._send(stage, op, g, sent[0], sent[1], notes)
 
-    def _recompute(self, stage: Stage, g: int, message: Message | None) -> None:
+    def _recompute(self, stage: Stage, action: Action, message: Message | None) -> None:
+        g = action.microbatch
         microbatch = self.feed(g) if stage.first or stage.last else None
         state = None if message is None else leaves(message.tensors or (), message.grads)  # type: ignore[arg-type]
         self._send_state(stage, Op.RECOMPUTE, g, stage.recompute(g, state, microbatch))
 
-    def _backward(self, stage: Stage, g: int, message: Message | None) -> None:
+    def _backward(self, stage: Stage, action: Action, message: Message | None) -> None:
+        g = action.microbatch
         gradients = stage.backward(g, None if message is None else message.tensors or ())
         self._send(stage, Op.BACKWARD, g, gradients)
 
-    def _update(self, stage: Stage, step: int, _: Message | None) -> None:
+    def _update(self, stage: Stage, action: Action, _: Message | None) -> None:
+        step = action.step
         stage.update(step, self.rate(step))
         version = step + 1
         if stage.index == min(self.stages):

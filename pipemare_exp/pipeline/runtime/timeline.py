@@ -12,17 +12,23 @@ KEPT = 50_000
 """Actions that a rank remembers, the last ones."""
 
 WORK = ("F", "B", "R")
-"""Operations that count as busy; an update is overhead of neither engine and is shown apart."""
+"""Operations that count as busy. An update takes no slot of a schedule: it is measured, but is neither work nor
+waiting."""
 
 
 class Event(NamedTuple):
-    """An action with its times in seconds of the machine's monotonic clock; waiting for its input comes before."""
+    """An action (`F3`, `U0`; `E5`: the evaluation after 5 steps) with its step and its times, in seconds of the
+    machine's monotonic clock. Waiting for its input comes before `begin`."""
 
-    op: str
+    name: str
     stage: int
-    number: int
+    step: int
     begin: float
     end: float
+
+    @property
+    def op(self) -> str:
+        return self.name[0]
 
 
 Mark = Any
@@ -70,19 +76,19 @@ class Timeline:
         """Now, for `add`."""
         return time.monotonic() if self._clock is None else self._clock.mark()
 
-    def add(self, op: str, stage: int, index: int, begin: Mark, end: Mark) -> None:
+    def add(self, name: str, stage: int, step: int, begin: Mark, end: Mark) -> None:
         if self._clock is None:
-            self.events.append(Event(op, stage, index, begin, end))
+            self.events.append(Event(name, stage, step, begin, end))
             return
-        self._open.append((op, stage, index, begin, end))
+        self._open.append((name, stage, step, begin, end))
         while self._open and self._open[0][4].query():
             self._close()
 
     def _close(self) -> None:
         assert self._clock is not None
-        op, stage, index, begin, end = self._open.popleft()
+        name, stage, step, begin, end = self._open.popleft()
         began = self._clock.seconds(begin)
-        self.events.append(Event(op, stage, index, began, self._clock.seconds(end)))
+        self.events.append(Event(name, stage, step, began, self._clock.seconds(end)))
 
     def export(self) -> dict[str, Any]:
         """All of it as plain JSON; waits for what the device has not done yet."""
@@ -101,7 +107,7 @@ def aligned(exports: Sequence[dict[str, Any]]) -> dict[int, list[Event]]:
     found = {}
     for item in exports:
         shift = 0.0 if item["host"] == first["host"] else item["wall"] - first["wall"]
-        events = [Event(e[0], e[1], e[2], e[3] + shift, e[4] + shift) for e in item["events"]]
+        events = [Event(*what, begin + shift, end + shift) for *what, begin, end in item["events"]]
         found[item["rank"]] = sorted(events, key=lambda event: event.begin)
     return dict(sorted(found.items()))
 
@@ -118,7 +124,7 @@ def windows(by_rank: dict[int, list[Event]], skip: int, last: int) -> Windows:
     found = {}
     for rank, events in by_rank.items():
         first = min((event.stage for event in events if event.op == "U"), default=None)
-        ends = {event.number: event.end for event in events if event.op == "U" and event.stage == first}
+        ends = {event.step: event.end for event in events if event.op == "U" and event.stage == first}
         if last <= skip or skip not in ends or last not in ends:
             raise ValueError(f"rank {rank} has no time between the updates of steps {skip} and {last}: use more steps")
         found[rank] = (ends[skip], ends[last])
@@ -143,7 +149,7 @@ def utilization(by_rank: dict[int, list[Event]], within: Windows) -> dict[int, f
     return shares
 
 
-def chrome_trace(by_rank: dict[int, list[Event]], microbatches: int) -> dict[str, Any]:
+def chrome_trace(by_rank: dict[int, list[Event]]) -> dict[str, Any]:
     """A trace for chrome://tracing or ui.perfetto.dev: a process per rank, a thread per stage, microseconds."""
     origin = min((events[0].begin for events in by_rank.values() if events), default=0.0)
     names = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "E": "evaluate"}
@@ -151,17 +157,16 @@ def chrome_trace(by_rank: dict[int, list[Event]], microbatches: int) -> dict[str
     for rank, events in by_rank.items():
         rows.append({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}})
         for event in events:
-            step = event.number if event.op in ("U", "E") else event.number // microbatches
             rows.append(
                 {
-                    "name": f"{event.op}{event.number}",
+                    "name": event.name,
                     "cat": names[event.op],
                     "ph": "X",
                     "pid": rank,
                     "tid": event.stage,
                     "ts": (event.begin - origin) * 1e6,
                     "dur": (event.end - event.begin) * 1e6,
-                    "args": {"step": step, "stage": event.stage},
+                    "args": {"step": event.step, "stage": event.stage},
                 }
             )
     return {"traceEvents": rows, "displayTimeUnit": "ms"}

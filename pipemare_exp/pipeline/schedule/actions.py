@@ -1,7 +1,7 @@
 """What a schedule is, and what can be read off it: utilization, activations in flight, a picture.
 
 A schedule is plain data: for each stage the list of its actions, each with the slot in which it runs.
-Everything below is derived from those actions; the generators are in `pipemare_exp.pipeline.schedule.orders`.
+Everything below is derived from those actions. `orders` makes schedules, `versions` says what they read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+
+from pipemare_exp.errors import UserError, suggest
+
+SLOT_KINDS = ("duplex", "alternating")
 
 
 class Op(StrEnum):
@@ -27,16 +31,22 @@ ORDER_IN_SLOT = {op: rank for rank, op in enumerate(Op)}
 class Action:
     """One operation of one stage.
 
-    `index` is the global microbatch g = t N + n (for UPDATE: the step t that it completes), `slot` counts
-    from 0. Prints as `F3`, `R2`, `B1`, `U0`.
+    op          what the stage does
+    step        t, the step (= minibatch) that it belongs to
+    microbatch  g = t N + n, counted over the whole run; an update has none of its own and names the last one of
+                its step, whose backward it follows
+    slot        when it runs, counted from 0
+
+    Prints with its microbatch, an update with its step: `F3`, `R2`, `B1`, `U0`.
     """
 
     op: Op
-    index: int
+    step: int
+    microbatch: int
     slot: int
 
     def __str__(self) -> str:
-        return f"{self.op}{self.index}"
+        return f"{self.op}{self.step if self.op is Op.UPDATE else self.microbatch}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ class Schedule:
     start         steps before this one (M) run flushed, in alternating slots; `steps` if all of them do
     segment       S, stages of a recomputation segment, or None where every activation is kept
     columns       one tuple per stage: its actions in the order in which it executes them
+    stashes       whether a backward reads the version that its own forward read (weight stashing)
     """
 
     name: str
@@ -62,6 +73,7 @@ class Schedule:
     start: int
     segment: int | None
     columns: tuple[tuple[Action, ...], ...]
+    stashes: bool = False
 
     @property
     def length(self) -> int:
@@ -73,13 +85,7 @@ class Schedule:
         """Slots of the flushed steps; the asynchronous part begins in this slot (at stage 0)."""
         if self.start >= self.steps:
             return self.length
-        first = self.start * self.microbatches
-        return next(a.slot for a in self.columns[0] if a.op is Op.FORWARD and a.index == first)
-
-    @property
-    def stashes_weights(self) -> bool:
-        """Whether a backward reads the version that its own forward read (weight stashing)."""
-        return self.name == "pipedream"
+        return next(a.slot for a in self.columns[0] if a.op is Op.FORWARD and a.step == self.start)
 
     def actions(self) -> Iterator[tuple[int, Action]]:
         """(stage, action) in an order in which one process could execute them: by slot, then as in a slot."""
@@ -118,8 +124,8 @@ class Schedule:
 
     def _steady_slots(self) -> tuple[int, int]:
         """First and last slot of the steady state of the asynchronous part."""
-        begin = self.start * self.microbatches
-        first = max(next(a.slot for a in column if a.op is Op.BACKWARD and a.index >= begin) for column in self.columns)
+        backwards = ((a for a in column if a.op is Op.BACKWARD) for column in self.columns)
+        first = max(next(a.slot for a in column if a.step >= self.start) for column in backwards)
         last = min(max(a.slot for a in column if a.op is Op.FORWARD) for column in self.columns)
         if last < first:
             count = (self.steps - self.start) * self.microbatches
@@ -139,11 +145,11 @@ class Schedule:
         """
         column = self.columns[stage]
         change = [0] * self.length
-        recomputed = {a.index for a in column if a.op is Op.RECOMPUTE}
+        recomputed = {a.microbatch for a in column if a.op is Op.RECOMPUTE}
         keeps_input = bool(recomputed) and stage == self.segment_of(stage).start
         for action in column:
             if action.op is Op.FORWARD:
-                change[action.slot] += action.index not in recomputed or keeps_input
+                change[action.slot] += action.microbatch not in recomputed or keeps_input
             elif action.op is Op.RECOMPUTE:
                 change[action.slot] += not keeps_input
             elif action.op is Op.BACKWARD:
@@ -161,18 +167,6 @@ class Schedule:
     def peak_activations(self) -> list[int]:
         """Per stage, the most activations it holds at the end of a slot: what it must have room for."""
         return [max(self.in_flight(stage)) for stage in range(self.stages)]
-
-    def versions_to_keep(self) -> list[int]:
-        """Per stage, the most versions of its weights that are needed at one moment, the current one
-        included.
-
-        A version is needed while it is current, and, with weight stashing, until the last backward that reads
-        it. Without stashing that is 1: a late forward reads what is current then. (An emulator that runs a
-        step's microbatches after each other needs ceil(L/N) past versions of any asynchronous method.)
-        """
-        from pipemare_exp.pipeline.schedule.versions import walk  # versions.py imports this module
-
-        return walk(self).kept
 
     def render(self) -> str:
         """The schedule as a grid: a row per stage, a column per slot.
@@ -192,6 +186,12 @@ class Schedule:
 
     def __str__(self) -> str:
         return self.render()
+
+
+def check_slots(slots: str) -> None:
+    """UserError unless `slots` is a kind of slot."""
+    if slots not in SLOT_KINDS:
+        raise UserError(f"slots={slots!r}; allowed: {', '.join(SLOT_KINDS)}{suggest(str(slots), SLOT_KINDS)}")
 
 
 def recompute_segment(stages: int, segment: int, stage: int) -> range:

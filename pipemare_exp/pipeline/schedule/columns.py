@@ -12,23 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pipemare_exp.errors import UserError
-from pipemare_exp.methods import Method
-from pipemare_exp.pipeline.method import Asynchronous
-from pipemare_exp.pipeline.schedule import orders as schedules
+from pipemare_exp.pipeline.schedule import orders
 from pipemare_exp.pipeline.schedule.actions import ORDER_IN_SLOT, Action, Op, Schedule
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
-
-FLUSHES = ("gpipe", "1f1b")
-"""Orders in which a synchronous method may run a minibatch."""
 
 
 @dataclass(frozen=True)
 class Columns:
     """The columns of the schedule of `steps` steps, P = `stages`, N = `microbatches`.
 
-    `flush` orders a synchronous method's minibatch; `start` = M, `slots` and `segment` are as in `schedule.pipemare`,
-    with `start` None for a method that is synchronous throughout.
+    `start` = M, `slots` and `segment` are as in `orders.pipemare`; `start` is None for a method that is synchronous
+    throughout, whose minibatches run in the order `flush` (gpipe or 1f1b).
     """
 
     stages: int
@@ -64,7 +58,7 @@ class Columns:
         start = self.steps if self.start is None else min(self.start, self.steps)
         slot = 0
         if start:
-            # The last flushed step is not apart from the others: its update is followed by the next part's fill.
+            # Every flushed step repeats this one, the last included: what comes next waits for its last update.
             period = self.schedule(1, 1)
             step = _groups(period.columns[stage])[0]
             for t in range(min(after, start), start):
@@ -95,9 +89,9 @@ class Columns:
 @lru_cache(maxsize=8)  # every stage of a rank asks for the same ones
 def _schedule(columns: Columns, steps: int, start: int) -> Schedule:
     if columns.start is None:
-        make = schedules.gpipe if columns.flush == "gpipe" else schedules.one_f_one_b
+        make = orders.gpipe if columns.flush == "gpipe" else orders.one_f_one_b
         return make(columns.stages, columns.microbatches, steps)
-    return schedules.pipemare(columns.stages, columns.microbatches, steps, columns.slots, start, columns.segment)
+    return orders.pipemare(columns.stages, columns.microbatches, steps, columns.slots, start, columns.segment)
 
 
 def _groups(column: Sequence[Action]) -> list[list[Action]]:
@@ -112,98 +106,4 @@ def _groups(column: Sequence[Action]) -> list[list[Action]]:
 
 
 def _moved(action: Action, steps: int, microbatches: int, slots: int) -> Action:
-    index = action.index + (steps if action.op is Op.UPDATE else steps * microbatches)
-    return Action(action.op, index, action.slot + slots)
-
-
-def columns_of(
-    method: Method,
-    stages: int,
-    microbatches: int,
-    steps: int,
-    slots: str,
-    segment: int | None = None,
-    flush: str = "gpipe",
-) -> Columns:
-    """The columns that `method` runs under. Raises UserError for a method that no schedule fits."""
-    if flush not in FLUSHES:
-        raise UserError(f"engine.flush={flush}; allowed: {', '.join(FLUSHES)}")
-    if method.synchronous:
-        return Columns(stages, microbatches, steps, flush=flush)
-    if not isinstance(method, Asynchronous):
-        raise UserError(
-            f"method {method.label} with engine=runtime: its delays are drawn at random, and no pipeline has such "
-            "delays; take engine=emulator"
-        )
-    if flush != "gpipe":
-        raise UserError(
-            f"engine.flush={flush} with method {method.label}: it orders the minibatches of a synchronous method"
-        )
-    return Columns(stages, microbatches, steps, slots, method.warmup_steps, segment)
-
-
-def ranks_of(stages: int, ranks: int) -> list[range]:
-    """The stages of each rank: contiguous, in numbers that differ by at most one. UserError for more ranks."""
-    if not 1 <= ranks <= stages:
-        raise UserError(
-            f"engine.ranks={ranks} with {stages} stages: a rank holds at least one stage; take 1 to {stages} ranks"
-        )
-    return [range(r * stages // ranks, (r + 1) * stages // ranks) for r in range(ranks)]
-
-
-def takes_from(stage: int, action: Action, stages: int, segment: int | None) -> tuple[int, Op, int] | None:
-    """(sending stage, its operation, microbatch) of the message that `action` at `stage` takes in; None: it needs
-    none. A recomputation takes one from the stage before it within its segment."""
-    if action.op is Op.FORWARD:
-        return (stage - 1, Op.FORWARD, action.index) if stage else None
-    if action.op is Op.BACKWARD:
-        return (stage + 1, Op.BACKWARD, action.index) if stage < stages - 1 else None
-    if action.op is Op.RECOMPUTE and segment is not None and stage % segment:
-        return stage - 1, Op.RECOMPUTE, action.index
-    return None
-
-
-def gives_to(stage: int, action: Action, stages: int, segment: int | None) -> int | None:
-    """The stage that the result of `action` at `stage` is sent to, or None."""
-    if action.op is Op.FORWARD:
-        return stage + 1 if stage < stages - 1 else None
-    if action.op is Op.BACKWARD:
-        return stage - 1 if stage else None
-    if action.op is Op.RECOMPUTE and segment is not None and stage < stages - 1 and (stage + 1) % segment:
-        return stage + 1
-    return None
-
-
-def check_messages(columns: Sequence[Sequence[tuple[int, Action]]], stages: int, segment: int | None) -> int:
-    """Runs ranks' action lists against each other on paper; returns the number of messages.
-
-    Every rank executes its list in order; an action waits for the message that it takes, a send never waits. Raises
-    RuntimeError where ranks wait for each other for ever, where a message is taken before its sender's list can give
-    it, or where one is sent and never taken.
-    """
-    sent: set[tuple[int, Op, int]] = set()
-    taken: set[tuple[int, Op, int]] = set()
-    places = [0] * len(columns)
-    moved = True
-    while moved:
-        moved = False
-        for rank, column in enumerate(columns):
-            while places[rank] < len(column):
-                stage, action = column[places[rank]]
-                needs = takes_from(stage, action, stages, segment)
-                if needs is not None and needs not in sent:
-                    break
-                if needs is not None:
-                    taken.add(needs)
-                if gives_to(stage, action, stages, segment) is not None:
-                    sent.add((stage, action.op, action.index))
-                places[rank] += 1
-                moved = True
-    stuck = [(rank, *column[place]) for rank, (column, place) in enumerate(zip(columns, places, strict=True))
-             if place < len(column)]  # fmt: skip
-    if stuck:
-        rank, stage, action = stuck[0]
-        raise RuntimeError(f"{len(stuck)} ranks wait for ever, rank {rank} (stage {stage}) for what {action} takes")
-    if sent != taken:
-        raise RuntimeError(f"{len(sent - taken)} messages are sent and never taken: {sorted(sent - taken)[:3]}")
-    return len(sent)
+    return Action(action.op, action.step + steps, action.microbatch + steps * microbatches, action.slot + slots)

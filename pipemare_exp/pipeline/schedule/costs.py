@@ -59,7 +59,7 @@ def stash_uniform(stages: int, microbatches: int, slots: str = "duplex") -> floa
     """PipeDream's stashed weights in W with stages of equal size: the mean over stages of tau_s = L_s/N.
 
     The paper's account, on average over time: P/N in duplex slots (and (P-1)/(2N) in alternating slots).
-    Whole versions are kept in fact, up to ceil(L_s/N) besides the current one: `Schedule.versions_to_keep`.
+    Whole versions are kept in fact, up to ceil(L_s/N) besides the current one: `versions.walk(...).kept`.
     """
     return sum(slot_delays(stages, slots)) / (stages * microbatches)
 

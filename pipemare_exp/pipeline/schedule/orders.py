@@ -11,24 +11,18 @@ the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.pipeline.schedule.actions import ORDER_IN_SLOT, Action, Op, Schedule, recompute_segment
-
-__all__ = [
-    "SLOT_KINDS",
-    "Action",
-    "Op",
-    "Schedule",
-    "check_slots",
-    "gpipe",
-    "one_f_one_b",
-    "pipedream",
-    "pipemare",
-]
-
-SLOT_KINDS = ("duplex", "alternating")
+from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline.schedule.actions import (
+    ORDER_IN_SLOT,
+    Action,
+    Op,
+    Schedule,
+    check_slots,
+    recompute_segment,
+)
 
 Operation = tuple[Op, int]
 Lanes = list[list[Operation]]
@@ -41,9 +35,7 @@ def gpipe(stages: int, microbatches: int, steps: int) -> Schedule:
     Huang et al., "GPipe" (arXiv 1811.06965). Backwards run in the order n = 0..N-1, as in every schedule
     here, so that sums of gradients are formed in one order. Alternating slots.
     """
-    _check(stages, microbatches, steps, "alternating", steps, None)
-    slots = _flushed(_all_forwards_first, stages, microbatches, steps)
-    return _schedule("gpipe", "alternating", stages, microbatches, steps, steps, None, slots)
+    return _synchronous("gpipe", _all_forwards_first, stages, microbatches, steps)
 
 
 def one_f_one_b(stages: int, microbatches: int, steps: int) -> Schedule:
@@ -53,9 +45,7 @@ def one_f_one_b(stages: int, microbatches: int, steps: int) -> Schedule:
     As long as GPipe, with at most min(P - s, N) microbatches in flight (Narayanan et al., "PipeDream-Flush",
     arXiv 2006.09503). Alternating slots.
     """
-    _check(stages, microbatches, steps, "alternating", steps, None)
-    slots = _flushed(_one_forward_one_backward, stages, microbatches, steps)
-    return _schedule("1f1b", "alternating", stages, microbatches, steps, steps, None, slots)
+    return _synchronous("1f1b", _one_forward_one_backward, stages, microbatches, steps)
 
 
 def pipedream(stages: int, microbatches: int, steps: int, slots: str = "duplex", start: int = 0) -> Schedule:
@@ -64,7 +54,7 @@ def pipedream(stages: int, microbatches: int, steps: int, slots: str = "duplex",
     Narayanan et al., "PipeDream" (SOSP 2019). The same slots as `pipemare`; it differs in the versions read.
     `start`: the steps before it run flushed.
     """
-    return _asynchronous("pipedream", stages, microbatches, steps, slots, start, None)
+    return replace(_asynchronous("pipedream", stages, microbatches, steps, slots, start, None), stashes=True)
 
 
 def pipemare(
@@ -82,12 +72,6 @@ def pipemare(
     activations 2k + 1 slots before its backward. Duplex slots only.
     """
     return _asynchronous("pipemare", stages, microbatches, steps, slots, start, segment)
-
-
-def check_slots(slots: str) -> None:
-    """UserError unless `slots` is a kind of slot."""
-    if slots not in SLOT_KINDS:
-        raise UserError(f"slots={slots!r}; allowed: {', '.join(SLOT_KINDS)}{suggest(str(slots), SLOT_KINDS)}")
 
 
 def _check(stages: int, microbatches: int, steps: int, slots: str, start: int, segment: int | None) -> None:
@@ -135,6 +119,14 @@ def _flushed(order: Callable[[int, int, range], Lanes], stages: int, microbatche
     return _place(lanes, 0)
 
 
+def _synchronous(
+    name: str, order: Callable[[int, int, range], Lanes], stages: int, microbatches: int, steps: int
+) -> Schedule:
+    _check(stages, microbatches, steps, "alternating", steps, None)
+    columns = _columns(stages, microbatches, _flushed(order, stages, microbatches, steps))
+    return Schedule(name, "alternating", stages, microbatches, steps, steps, None, columns)
+
+
 def _asynchronous(
     name: str, stages: int, microbatches: int, steps: int, slots: str, start: int, segment: int | None
 ) -> Schedule:
@@ -149,7 +141,8 @@ def _asynchronous(
             before = 2 * (recompute_segment(stages, segment, s)[-1] - s) + 1
             for g in indices:
                 placed[Op.RECOMPUTE, s, g] = placed[Op.BACKWARD, s, g] - before
-    return _schedule(name, slots, stages, microbatches, steps, start, segment, placed)
+    columns = _columns(stages, microbatches, placed)
+    return Schedule(name, slots, stages, microbatches, steps, start, segment, columns)
 
 
 def _place(lanes: Sequence[Lanes], begin: int) -> Slots:
@@ -190,33 +183,12 @@ def _needs(op: Op, stage: int, g: int, stages: int) -> tuple[Op, int, int] | Non
     return (Op.BACKWARD, stage + 1, g) if stage < stages - 1 else (Op.FORWARD, stage, g)
 
 
-def _schedule(
-    name: str,
-    slots: str,
-    stages: int,
-    microbatches: int,
-    steps: int,
-    start: int,
-    segment: int | None,
-    placed: Slots,
-) -> Schedule:
+def _columns(stages: int, microbatches: int, placed: Slots) -> tuple[tuple[Action, ...], ...]:
     """Adds the updates, in the slot of a minibatch's last backward, and sorts each stage's actions."""
     columns: list[list[Action]] = [[] for _ in range(stages)]
     for (op, stage, g), slot in placed.items():
-        columns[stage].append(Action(op, g, slot))
+        step = g // microbatches
+        columns[stage].append(Action(op, step, g, slot))
         if op is Op.BACKWARD and (g + 1) % microbatches == 0:
-            columns[stage].append(Action(Op.UPDATE, g // microbatches, slot))
-    return Schedule(
-        name,
-        slots,
-        stages,
-        microbatches,
-        steps,
-        start,
-        segment,
-        tuple(_in_order(column) for column in columns),
-    )
-
-
-def _in_order(column: Iterable[Action]) -> tuple[Action, ...]:
-    return tuple(sorted(column, key=lambda action: (action.slot, ORDER_IN_SLOT[action.op])))
+            columns[stage].append(Action(Op.UPDATE, step, g, slot))
+    return tuple(tuple(sorted(column, key=lambda a: (a.slot, ORDER_IN_SLOT[a.op]))) for column in columns)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipemare_exp.pipeline.schedule.actions import Op, Schedule, recompute_segment
-from pipemare_exp.pipeline.schedule.orders import check_slots
+from pipemare_exp.pipeline.schedule.actions import Op, Schedule, check_slots, recompute_segment
 
 Versions = list[list[list[int]]]
 """[stage][step][microbatch]"""
@@ -84,7 +83,11 @@ class WalkedVersions:
     forward    read by forwards
     backward   read by backwards: what is current then or, with weight stashing, what the forward read
     recompute  read by recomputations (None in the flushed steps); None for a schedule without them
-    kept       per stage, the most versions needed at one moment (see `Schedule.versions_to_keep`)
+    kept       per stage, the most versions of its weights that are needed at one moment, the current one included
+
+    A version is needed while it is current and, with weight stashing, until the last backward that reads it. Without
+    stashing `kept` is 1: a late forward reads what is current then. (An emulator runs a step's microbatches one after
+    the other and so needs ceil(L/N) past versions of any asynchronous method.)
     """
 
     forward: Versions
@@ -109,15 +112,15 @@ def walk(schedule: Schedule) -> WalkedVersions:
             if action.op is Op.UPDATE:
                 version += 1
             else:
-                t, n = divmod(action.index, per_step)
+                t, n = action.step, action.microbatch % per_step
                 if action.op is Op.FORWARD:
                     forward[s][t][n] = version
-                    if schedule.stashes_weights:
-                        stash[action.index] = version
+                    if schedule.stashes:
+                        stash[action.microbatch] = version
                 elif action.op is Op.RECOMPUTE:
                     recompute[s][t][n] = version
                 else:
-                    backward[s][t][n] = stash.pop(action.index, version)
+                    backward[s][t][n] = stash.pop(action.microbatch, version)
             most = max(most, len({version, *stash.values()}))
         kept.append(most)
     return WalkedVersions(forward, backward, recompute if schedule.segment is not None else None, kept)

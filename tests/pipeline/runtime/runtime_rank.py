@@ -16,8 +16,8 @@ import torch.distributed as dist
 from pipemare_exp.pipeline.runtime.feed import Feed, Wishes
 from pipemare_exp.pipeline.runtime.processes import watch_for_parent
 from pipemare_exp.pipeline.runtime.rank import Runtime
+from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 from pipemare_exp.pipeline.runtime.transport import Transport
-from pipemare_exp.pipeline.schedule.columns import columns_of, ranks_of
 from tests.pipeline.runtime.runtime_cases import Case, Training
 
 TIMEOUT = 60.0

@@ -24,9 +24,9 @@ def rank_events(offset: float) -> list[Event]:
     for step in range(10):
         begin = offset + step
         events += [
-            Event("F", 0, step, begin, begin + 0.3),
-            Event("B", 0, step, begin + 0.5, begin + 0.9),
-            Event("U", 0, step, begin + 0.95, begin + 1.0),
+            Event(f"F{step}", 0, step, begin, begin + 0.3),
+            Event(f"B{step}", 0, step, begin + 0.5, begin + 0.9),
+            Event(f"U{step}", 0, step, begin + 0.95, begin + 1.0),
         ]
     return events
 
@@ -39,8 +39,8 @@ def test_utilization_counts_whole_periods() -> None:
 
 
 def test_time_in_which_rank_0_evaluates_belongs_to_no_window() -> None:
-    late = [Event(e.op, e.stage, e.number, e.begin + 5.0, e.end + 5.0) for e in rank_events(0.0)[15:]]
-    events = [*rank_events(0.0)[:15], Event("E", 0, 5, 5.0, 10.0), *late]
+    late = [Event(e.name, e.stage, e.step, e.begin + 5.0, e.end + 5.0) for e in rank_events(0.0)[15:]]
+    events = [*rank_events(0.0)[:15], Event("E5", 0, 5, 5.0, 10.0), *late]
     by_rank = {0: events}
     assert utilization(by_rank, windows(by_rank, 2, 8)) == {0: pytest.approx(0.7)}
 
@@ -58,7 +58,7 @@ def test_clocks_of_two_machines() -> None:
     there.host, there.wall = "elsewhere", here.wall + 100.0
     beside.wall = here.wall + 7.0  # the same machine: its clock is shared, whatever the wall clock did meanwhile
     for timeline, shift in ((here, 0.0), (there, -100.0), (beside, 0.0)):
-        timeline.add("F", timeline.rank, 0, 200.0 + shift, 201.0 + shift)
+        timeline.add("F0", timeline.rank, 0, 200.0 + shift, 201.0 + shift)
     by_rank = aligned([timeline.export() for timeline in (there, here, beside)])
     assert list(by_rank) == [0, 1, 2]
     assert [events[0].begin for events in by_rank.values()] == [pytest.approx(200.0, abs=1e-3)] * 3
@@ -66,7 +66,7 @@ def test_clocks_of_two_machines() -> None:
 
 def test_the_trace_is_json_and_its_times_are_the_events() -> None:
     by_rank = {0: rank_events(3.0), 1: rank_events(3.5)}
-    trace = json.loads(json.dumps(chrome_trace(by_rank, 1)))
+    trace = json.loads(json.dumps(chrome_trace(by_rank)))
     for rank, events in by_rank.items():
         rows = [row for row in trace["traceEvents"] if row["ph"] == "X" and row["pid"] == rank]
         assert len(rows) == len(events)
@@ -101,9 +101,9 @@ def test_times_of_a_device_are_its_own_and_nothing_waits_for_them() -> None:
     for index in range(5):
         begins.append(timeline.mark())
         ends.append(timeline.mark())
-        timeline.add("F", 0, index, begins[-1], ends[-1])
+        timeline.add(f"F{index}", 0, index, begins[-1], ends[-1])
     found = [Event(*event) for event in timeline.export()["events"]]
-    assert [event.number for event in found] == list(range(5))
+    assert [event.step for event in found] == list(range(5))
     # The origin is read a little after the first event was over: the rest is exact.
     shift = found[0].begin - begins[0].happens
     assert shift >= 0

@@ -8,7 +8,8 @@ from math import isqrt
 import pytest
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.schedule.orders import Action, Op, gpipe, one_f_one_b, pipedream, pipemare
+from pipemare_exp.pipeline.schedule.actions import Action, Op
+from pipemare_exp.pipeline.schedule.orders import gpipe, one_f_one_b, pipedream, pipemare
 from tests.pipeline.schedule.event_simulation import simulate
 
 
@@ -32,8 +33,13 @@ def name_of(plan) -> str:
     return f"{plan.name}-{plan.slots}-{numbers}" + ("" if plan.segment is None else f"-S{plan.segment}")
 
 
+def number(action: Action) -> int:
+    """What an action prints with: an update its step, any other its microbatch."""
+    return action.step if action.op is Op.UPDATE else action.microbatch
+
+
 def slots_of(plan, op: Op) -> list[dict[int, int]]:
-    return [{a.index: a.slot for a in column if a.op is op} for column in plan.columns]
+    return [{number(a): a.slot for a in column if a.op is op} for column in plan.columns]
 
 
 @pytest.mark.parametrize("plan", ALL, ids=name_of)
@@ -41,9 +47,9 @@ def test_every_stage_does_everything_once_and_in_order(plan):
     total = plan.steps * plan.microbatches
     for column in plan.columns:
         for op, count in ((Op.FORWARD, total), (Op.BACKWARD, total), (Op.UPDATE, plan.steps)):
-            assert [a.index for a in column if a.op is op] == list(range(count))
+            assert [number(a) for a in column if a.op is op] == list(range(count))
         first = plan.start * plan.microbatches if plan.segment else total
-        assert [a.index for a in column if a.op is Op.RECOMPUTE] == list(range(first, total))
+        assert [a.microbatch for a in column if a.op is Op.RECOMPUTE] == list(range(first, total))
         keys = [(a.slot, "FRBU".index(a.op)) for a in column]
         assert keys == sorted(keys)
         by_slot = {}
@@ -53,10 +59,13 @@ def test_every_stage_does_everything_once_and_in_order(plan):
             work = [op for op in ops if op in "FB"]
             assert len(work) == len(set(work))
             assert len(work) <= (2 if plan.slots == "duplex" and slot >= plan.flushed_slots else 1)
-        done = {a.index: a.slot for a in column if a.op is Op.BACKWARD}
+        done = {a.microbatch: a.slot for a in column if a.op is Op.BACKWARD}
         for a in column:
             if a.op is Op.UPDATE:
-                assert a.slot == done[(a.index + 1) * plan.microbatches - 1]
+                assert a.microbatch == (a.step + 1) * plan.microbatches - 1
+                assert a.slot == done[a.microbatch]
+            else:
+                assert a.step == a.microbatch // plan.microbatches
 
 
 @pytest.mark.parametrize("plan", ALL, ids=name_of)
@@ -230,9 +239,9 @@ def test_pipemare_grids():
 def test_actions_are_data():
     plan = pipemare(2, 1, 2)
     assert plan.columns[1][:3] == (
-        Action(Op.FORWARD, 0, 1),
-        Action(Op.FORWARD, 1, 2),
-        Action(Op.BACKWARD, 0, 2),
+        Action(Op.FORWARD, 0, 0, 1),
+        Action(Op.FORWARD, 1, 1, 2),
+        Action(Op.BACKWARD, 0, 0, 2),
     )
     assert [str(a) for a in plan.columns[1]] == ["F0", "F1", "B0", "U0", "B1", "U1"]
     assert plan == pipemare(2, 1, 2) and hash(plan) == hash(pipemare(2, 1, 2))

@@ -10,6 +10,7 @@ import pytest
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import orders as schedule
 from pipemare_exp.pipeline.schedule import versions
+from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS
 from tests.pipeline.schedule.event_simulation import by_step, simulate
 
 
@@ -20,7 +21,7 @@ def cases(count: int, seed: int) -> list[tuple[int, int, int, str, int]]:
         stages, microbatches = rng.randint(1, 12), rng.randint(1, 9)
         steps = rng.randint(1, 2 * stages // microbatches + 5)
         start = rng.choice([0, 0, rng.randint(0, min(steps, 4))])
-        drawn.append((stages, microbatches, steps, schedule.SLOT_KINDS[k % 2], start))
+        drawn.append((stages, microbatches, steps, SLOT_KINDS[k % 2], start))
     return drawn
 
 
@@ -49,7 +50,7 @@ def test_flushed_schedules_read_the_current_version(make, stages, microbatches, 
     assert walked.kept == [1] * stages
 
 
-@pytest.mark.parametrize("slots", schedule.SLOT_KINDS)
+@pytest.mark.parametrize("slots", SLOT_KINDS)
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 2), (7, 3), (12, 9), (5, 1)])
 def test_mean_delay_past_the_fill_is_l_over_n(stages, microbatches, slots):
     delays = versions.slot_delays(stages, slots)
@@ -68,15 +69,15 @@ def test_delays_are_the_papers():
     assert versions.mean_delays(107, 32)[0] == 213 / 32
 
 
-@pytest.mark.parametrize("slots", schedule.SLOT_KINDS)
+@pytest.mark.parametrize("slots", SLOT_KINDS)
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (4, 2), (6, 1), (7, 3), (9, 8)])
 def test_pipedream_keeps_the_depth_and_the_current_version(stages, microbatches, slots):
     delays = versions.slot_delays(stages, slots)
     steps = 2 * max(delays) // microbatches + 4  # so long that it is full before it drains
     depths = [versions.history_depth(delay, microbatches) for delay in delays]
     assert depths == [(delay + microbatches - 1) // microbatches for delay in delays]
-    assert schedule.pipedream(stages, microbatches, steps, slots).versions_to_keep() == [d + 1 for d in depths]
-    assert schedule.pipemare(stages, microbatches, steps, slots).versions_to_keep() == [1] * stages
+    assert versions.walk(schedule.pipedream(stages, microbatches, steps, slots)).kept == [d + 1 for d in depths]
+    assert versions.walk(schedule.pipemare(stages, microbatches, steps, slots)).kept == [1] * stages
 
 
 def test_depth_is_the_largest_delay_that_is_read():
