@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pipemare_exp.bench import workloads
+from pipemare_exp.experiment.training.memory import peak_resident
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.schedule import costs
 from pipemare_exp.pipeline.weights.reads import Read
@@ -206,9 +207,7 @@ def _peak_of(job: dict) -> int:
         _steps(workloads.build("resnet20", 2, 4, width=1), method)
     gc.collect()  # models and their hooks are cycles: they would else be counted until a collection happens to run
     _steps(workloads.build(job["model"], job["microbatches"], job["batch"]), job["method"])
-    with open("/proc/self/status", encoding="utf-8") as status:
-        peak = next(line for line in status if line.startswith("VmHWM"))
-    return int(peak.split()[1]) * 1024
+    return peak_resident()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from pipemare_exp.environment import started_by_torchrun
 
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, in Hydra's grammar")
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--cfg", action="store_true", help="print the resolved configuration and its name only")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; RUN/train.log has the rest")
     parser.add_argument("--json", action="store_true", help="print the result (or configuration) as JSON only")
 
 
@@ -50,10 +51,20 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(f"# {config.run_name(resolved)}\n{config.to_yaml(resolved)}", end="")
         return 0
-    result = train.train(cfg, args.overrides, runs=args.runs, out=sys.stderr if args.json else sys.stdout)
+    result = train.train(cfg, args.overrides, runs=args.runs, out=_out(args))
     if args.json:
         _print_result(result)
+    if args.quiet and result.exit_code:
+        step, log = result.summary["step"], result.run.path / "train.log"
+        print(f"pipemare: {result.outcome} at step {step}; {log} tells more", file=sys.stderr)
     return result.exit_code
+
+
+def _out(args: argparse.Namespace) -> TextIO:
+    """Where messages and progress go."""
+    if args.quiet:
+        return open(os.devnull, "w", encoding="utf-8")
+    return sys.stderr if args.json else sys.stdout
 
 
 def _print_result(result: Any) -> None:
@@ -63,6 +74,7 @@ def _print_result(result: Any) -> None:
 def _command_line(args: argparse.Namespace) -> list[str]:
     line = ["train", *args.overrides]
     line += ["--runs", args.runs] if args.runs else []
+    line += ["--quiet"] if args.quiet else []
     return [*line, "--json"] if args.json else line
 
 
@@ -74,8 +86,7 @@ def _run_ranks(args: argparse.Namespace, cfg: Any) -> int:
         return runtime_launch.launch(cfg, _command_line(args))
     from pipemare_exp.experiment.runtime import worker as runtime_worker
 
-    out = sys.stderr if args.json else sys.stdout
-    code, result = runtime_worker.work(cfg, args.overrides, args.runs, out)
+    code, result = runtime_worker.work(cfg, args.overrides, args.runs, _out(args))
     if args.json and result is not None:
         _print_result(result)
     if result is not None:

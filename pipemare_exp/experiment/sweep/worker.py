@@ -90,7 +90,7 @@ def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: 
     if name != run.name:
         raise RuntimeError(f"the job composed to {name}, planned was {run.name}")
     run.create()
-    with open(run.path / "output.log", "a", encoding="utf-8") as out:
+    with open(os.devnull, "w", encoding="utf-8") as out:  # the run's own log has all of it
         result = training.train(cfg, overrides, runs=run.path.parent, out=out, prepared=prepared, stop=stopped)
     if result.outcome == "interrupted":
         Path(batch.stop_file).touch()  # a signal reached the training: it is meant for the sweep

@@ -1,4 +1,7 @@
-"""What a user sees of a run: a bar on a terminal, plain lines elsewhere, messages that break neither."""
+"""What a user sees of a run: a bar on a terminal, plain lines elsewhere, messages that break neither.
+
+The run's log gets every message and every evaluation's line, whatever is shown.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import time
 from typing import Any, TextIO
 
 from pipemare_exp import metrics
+from pipemare_exp.experiment.training.log import RunLog
+from pipemare_exp.experiment.training.memory import peak_in_words
 
 
 class Progress:
@@ -20,6 +25,7 @@ class Progress:
     def __init__(self, title: str, total: int, mode: str = "auto", out: TextIO | None = None):
         self.title, self.total, self.out = title, total, out or sys.stdout
         self.mode = ("bar" if self.out.isatty() else "plain") if mode == "auto" else mode
+        self.log: RunLog | None = None
         self._bar: Any = None
         self._values: dict[str, str] = {}
         self._began, self._first = time.monotonic(), 0
@@ -51,13 +57,20 @@ class Progress:
             self._values |= {"loss": f"{row['loss']:.4g}", "rate": f"{row['rate']:.3g}"}
         elif row["kind"] == "eval":
             self._values[metric] = metrics.of(metric).shown(row[metric])
-            if self.mode == "plain":
-                self._line(row, metric)
+            self._values["peak memory"] = peak_in_words()
+            self._note(self._line(row, metric), shown=self.mode == "plain")
         if self._bar is not None:
             self._bar.set_postfix(self._values, refresh=False)
 
     def say(self, text: str) -> None:
         """A message, whatever the mode."""
+        self._note(text, shown=True)
+
+    def _note(self, text: str, shown: bool) -> None:
+        if self.log is not None:
+            self.log.say(text)
+        if not shown:
+            return
         if self._bar is not None:
             self._bar.write(text, file=self.out)
         else:
@@ -69,12 +82,12 @@ class Progress:
             self._bar.close()
             self._bar = None
 
-    def _line(self, row: dict[str, Any], metric: str) -> None:
+    def _line(self, row: dict[str, Any], metric: str) -> str:
         done, step = time.monotonic() - self._began, row["step"]
         left = done / max(step - self._first, 1) * (self.total - step)
-        values = "  ".join(f"{key} {value}" for key, value in self._values.items() if key != metric)
-        where = f"epoch {row['epoch']}  step {step}/{self.total}  {values}"
-        self.say(f"{where}  {row['split']} {metric} {self._values[metric]}  left {_clock(left)}")
+        values = self._values | {metric: f"{row['split']} {metric} {self._values[metric]}"}
+        words = [value if key == metric else f"{key} {value}" for key, value in values.items()]
+        return "  ".join([f"epoch {row['epoch']}  step {step}/{self.total}", *words, f"left {_clock(left)}"])
 
 
 def _clock(seconds: float) -> str:

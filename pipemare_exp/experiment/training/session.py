@@ -22,6 +22,7 @@ from pipemare_exp.experiment.tracking.guard import GuardedTracker
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.interrupts import StopRequest
+from pipemare_exp.experiment.training.log import RunLog
 from pipemare_exp.experiment.training.loop import FORMAT, Diverged, Loop
 from pipemare_exp.experiment.training.progress import Progress
 from pipemare_exp.experiment.training.threads import settle
@@ -72,7 +73,7 @@ def train(
     # Its loop binds the method to the pipeline, which may refuse: a run that cannot be leaves no folder.
     session = _Session(prepared, run, progress, request, list(overrides), make_loop)
     run.create()
-    with run.lock(), request:
+    with run.lock(), request, RunLog(run.path) as progress.log:
         return session.train()
 
 
