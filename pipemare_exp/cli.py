@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from pipemare_exp import __version__
 from pipemare_exp.errors import UserError, printable, suggest
@@ -35,6 +36,7 @@ COMMANDS = {
     "track": "mirror runs to MLflow",
     "timeline": "what the ranks of a real pipeline did when",
     "bench": "measure what emulation costs, and what real pipelines reach",
+    "completion": "complete commands, settings and names at the Tab key",
     "gpu": "check, time and train on a GPU machine without a network",
 }
 
@@ -59,6 +61,8 @@ def available() -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what fits its line
+        _complete(os.environ.get("COMP_LINE", ""))
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     logging.basicConfig(level=logging.WARNING, format="pipemare: %(levelname)s: %(message)s", stream=sys.stderr)
@@ -114,7 +118,7 @@ def _run(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in names:
         raise UserError(f'unknown command "{name}"; there are: {", ".join(names)}{suggest(name, names)}')
-    module = import_module(f"pipemare_exp.commands.{name}")
+    module = _module(name)
     parser = argparse.ArgumentParser(
         prog=f"pipemare {name}", description=module.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -122,6 +126,23 @@ def _run(arguments: list[str]) -> int:
     # `train a=1 --runs DIR b=2`: argparse lets options stand between positionals only when asked to.
     parse = parser.parse_intermixed_args if getattr(module, "INTERMIXED", False) else parser.parse_args
     return module.run(parse(arguments[1:]))
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"pipemare_exp.commands.{name}")
+
+
+def _complete(line: str) -> None:
+    """Answer the shell and end; of the commands only the line's own is imported."""
+    from pipemare_exp import completion
+
+    parser = argparse.ArgumentParser(prog="pipemare")
+    commands = parser.add_subparsers()
+    for name in available():
+        command = commands.add_parser(name, help=COMMANDS[name])
+        if name in line.split()[1:2]:
+            _module(name).add_arguments(command)
+    completion.answer(parser)
 
 
 def _overview(names: list[str]) -> argparse.ArgumentParser:
