@@ -10,6 +10,7 @@ from typing import Any
 
 from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES
+from pipemare_exp import methods
 from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.errors import UserError, suggest
 
@@ -55,12 +56,14 @@ class Entry:
         return select.choose(mine, lambda group: module.missing(group, **self.options), self.axis)
 
     def _shows(self, method: str) -> bool:
-        """Whether runs of this method belong on the figure; random delays have figures of their own."""
-        if self.study == "hogwild":
-            return method == "gpipe" or method.startswith("hogwild")
+        """Whether runs of this method belong on the figure; some methods have figures of their own."""
+        kind = methods.of_label(method)
+        own = kind.study if kind else None
+        if self.study in {one.study for one in methods.METHODS.values()}:
+            return own == self.study or methods.synchronous(method)
         if self.family.startswith("metric_over"):
             return method in self._module().LABELS
-        return not method.startswith("hogwild")
+        return own is None
 
     def scales(self, rows: Sequence[RunRow]) -> list[str]:
         """The scales at which nothing is missing."""

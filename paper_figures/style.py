@@ -19,6 +19,8 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipemare_exp import methods
+
 COLUMN_INCHES = 3.35
 PAGE_INCHES = 6.9
 PNG_DPI = 200
@@ -49,7 +51,6 @@ LOOKS: dict[str, Look] = {
     "hogwild": Look("Hogwild!-style", _PALETTE[3], "v", (0, (1, 1))),
     "hogwild+t1": Look("Hogwild!-style, T1", _PALETTE[0], "^", (0, (4, 1, 1, 1))),
 }
-ORDER = list(LOOKS)
 _SPARE_DASHES = [(0, (2, 2)), (0, (7, 2)), (0, (1, 3)), (0, (5, 1, 1, 1))]
 _SPARE_MARKERS = "hp8d"
 
@@ -87,12 +88,12 @@ def look(label: str) -> Look:
     if label in LOOKS:
         return LOOKS[label]
     spare = sum(label.encode()) % len(_SPARE_DASHES)
-    return Look(label, "#777777", _SPARE_MARKERS[spare], _SPARE_DASHES[spare])
+    return Look(methods.title(label), "#777777", _SPARE_MARKERS[spare], _SPARE_DASHES[spare])
 
 
 def in_order(labels: Iterable[str]) -> list[str]:
-    """Distinct labels in the order in which legends and tables name them; unknown ones last, by name."""
-    return sorted(set(labels), key=lambda label: (ORDER.index(label) if label in LOOKS else len(ORDER), label))
+    """Distinct labels in the order in which legends and tables name them."""
+    return sorted(set(labels), key=methods.place)
 
 
 def line_style(label: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def numbers() -> list[dict[str, Any]]:
                 "over": "P",
                 "stages": stages,
                 "segment": None,
-                "activations": costs.activations("pipemare", stages, 1),
+                "activations": costs.Costs().activations(stages, 1),
             }
         )
         rows.append(

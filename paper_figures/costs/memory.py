@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_figures import style
+from pipemare_exp import methods
 from pipemare_exp.pipeline.schedule import costs
 
 STAGES = (1, 16, 32, 48, 64, 80, 107, 128, 160, 192, 214)
@@ -19,10 +20,10 @@ NAMES = {
 }
 
 
-def weight_memory(method: str, stages: int, microbatches: int, optimizer: str = "sgd_momentum") -> float:
-    """Weights, optimizer state, uniform stash and T2's average, in W; no gradients, no activations."""
-    parts = costs.memory(method, stages, microbatches, optimizer)
-    return parts.weights + parts.optimizer + parts.stash_uniform + parts.t2
+def weight_memory(declared: costs.Costs, stages: int, microbatches: int, optimizer: str = "sgd_momentum") -> float:
+    """Weights, optimizer state, uniform stash and T2's delta, in W; no gradients, no activations."""
+    parts = declared.memory(stages, microbatches, optimizer)
+    return parts.weights + parts.optimizer + parts.stash_uniform + parts.buffers
 
 
 def numbers() -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def numbers() -> list[dict[str, Any]]:
             "stages": stages,
             "microbatches": count,
             "method": method,
-            "memory_W": weight_memory(method, stages, count),
+            "memory_W": weight_memory(methods.costs()[method], stages, count),
         }
         for method in NAMES
         for over, stages, count in points

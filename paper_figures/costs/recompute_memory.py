@@ -29,7 +29,7 @@ def numbers() -> list[dict[str, Any]]:
     """One dict a model and S (none, 2, 4, sqrt(P)); activations in microbatch-at-one-stage units."""
     rows = []
     for model, stages in MODELS:
-        none = costs.activations("pipemare", stages, MICROBATCHES)
+        none = costs.Costs().activations(stages, MICROBATCHES)
         rows.append({"model": model, "P": stages, "S": None, "activations": none, "share": 1.0, "ring": 0})
         for segment in (2, 4, costs.sqrt_segment(stages)):
             held = costs.activations_recomputed(stages, segment)

@@ -7,6 +7,7 @@ from typing import Any
 
 from paper_figures import tables
 from paper_figures.costs.memory import weight_memory
+from pipemare_exp import methods
 from pipemare_exp.analysis import published
 from pipemare_exp.pipeline.schedule import costs
 from pipemare_exp.pipeline.schedule.versions import mean_delays
@@ -50,8 +51,9 @@ def numbers() -> list[dict[str, Any]]:
         for count in MICROBATCHES:
             delays = mean_delays(stages, count)
             for method in METHODS:
-                forward = [0.0] if method == "gpipe" else delays
-                backward = delays if method == "pipedream" else [0.0]
+                declared = methods.costs()[method]
+                forward = [0.0] if declared.flushed else delays
+                backward = delays if declared.stash else [0.0]
                 ratio = costs.gpipe_ratio(stages, count)
                 rows.append(
                     {
@@ -64,11 +66,11 @@ def numbers() -> list[dict[str, Any]]:
                         "tau_fwd_mean": sum(forward) / len(forward),
                         "tau_bkwd_first": backward[0],
                         "tau_bkwd_mean": sum(backward) / len(backward),
-                        "utilization": costs.utilization(method, stages, count),
-                        "throughput_over_gpipe": 1.0 if method == "gpipe" else ratio,
-                        "memory_W": weight_memory(method, stages, count, optimizer),
-                        "memory_over_pipemare_no_t2": weight_memory(method, stages, count, optimizer)
-                        / weight_memory("pipemare_no_t2", stages, count, optimizer),
+                        "utilization": declared.utilization(stages, count),
+                        "throughput_over_gpipe": 1.0 if declared.flushed else ratio,
+                        "memory_W": weight_memory(declared, stages, count, optimizer),
+                        "memory_over_pipemare_no_t2": weight_memory(declared, stages, count, optimizer)
+                        / weight_memory(methods.costs()["pipemare_no_t2"], stages, count, optimizer),
                     }
                 )
     return rows
@@ -97,7 +99,7 @@ def draw(out_stem: Path) -> list[Path]:
                     forward,
                     backward,
                     used,
-                    "1" if method == "gpipe" else "(N+P-1)/N",
+                    "1" if methods.costs()[method].flushed else "(N+P-1)/N",
                     memory,
                 ),
                 strict=True,

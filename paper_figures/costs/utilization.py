@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from paper_figures import style
+from pipemare_exp import methods
 from pipemare_exp.pipeline.schedule import costs
 
 STAGES = (1, 2, 4, 8, 16, 32, 64, 107, 128, 256)
@@ -26,7 +27,7 @@ def numbers() -> list[dict[str, Any]]:
             "stages": stages,
             "microbatches": count,
             "method": method,
-            "utilization": costs.utilization(method, stages, count),
+            "utilization": methods.costs()[method].utilization(stages, count),
             "gpipe_ratio": costs.gpipe_ratio(stages, count),
         }
         for over, stages, count in points
@@ -79,7 +80,7 @@ def draw(out_stem: Path) -> list[Path]:
         linestyle=ours.dash,
     )
     for count in FIXED_MICROBATCHES:
-        value = costs.utilization("gpipe", FIXED_STAGES, count)
+        value = methods.costs()["gpipe"].utilization(FIXED_STAGES, count)
         right.annotate(
             f"{costs.gpipe_ratio(FIXED_STAGES, count):.2f}x",
             (count, value),

@@ -39,7 +39,7 @@ AXES = {
     "segment": Axis("recompute", ("pipeline.recompute",), "segment", "segment size S"),
     "delay_scale": Axis(
         "hogwild",
-        ("method.hogwild.delay_scale",),
+        ("method.delay_scale",),
         "delay_scale",
         "mean delay before truncation\n(times the pipeline's)",
     ),

@@ -37,7 +37,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
             best = mean_with_interval([row.best for row in here if row.outcome == "finished" and row.best is not None])
             stages, count = here[0].stages or 1, here[0].microbatches or 1
             held = (
-                costs.activations("pipemare", stages, count)
+                costs.Costs().activations(stages, count)
                 if segment is None
                 else costs.activations_recomputed(stages, segment)
             )

@@ -100,7 +100,7 @@ def _own_settings_agree(rows: list[RunRow], axis: Sequence[str]) -> list[list[Ru
         values = {row.settings[name] for row in rows if name in row.settings}
         if len(values) < 2:
             continue
-        part = name.rpartition(".")[0] + "."
+        part = name if name.count(".") == 1 else name.rpartition(".")[0] + "."
         unasked = {
             row.settings[name]
             for row in rows

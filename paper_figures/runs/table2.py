@@ -12,6 +12,7 @@ from paper_figures.runs import select
 from paper_figures.runs.metric_over_epochs import LABELS
 from paper_figures.runs.metric_over_time import modelled_time
 from paper_figures.style import in_order, look
+from pipemare_exp import methods
 from pipemare_exp.analysis import published
 from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.analysis.statistics import mean_with_interval
@@ -35,13 +36,6 @@ COLUMNS = [
 def missing(rows: Sequence[RunRow]) -> list[str]:
     """The methods of the end-to-end comparison of which `rows` hold no run."""
     return select.lacking(rows, LABELS)
-
-
-def cost_method(row: RunRow) -> str:
-    """The name under which costs.py knows a run's method."""
-    if row.method in ("gpipe", "pipedream"):
-        return row.method
-    return "pipemare" if "t2" in row.method.split("+") else "pipemare_no_t2"
 
 
 def cost_optimizer(row: RunRow) -> str:
@@ -74,7 +68,7 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
         reached = [(row, one) for row, one in hits if one is not None]
         every = len(reached) == len(group) and bool(reached)
         times = [modelled_time(row, one["step"]) for row, one in reached]
-        first = group[0]
+        first, declared = group[0], methods.costs_of(label)
         rates = [
             (row.step or 0) / modelled_time(row, row.step) * costs.gpipe_ratio(row.stages, row.microbatches)
             for row in finished
@@ -92,14 +86,14 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
                 "epochs_to_target": sum(one["epoch"] for _, one in reached) / len(reached) if every else None,
                 "throughput_over_gpipe": sum(rates) / len(rates) if rates else None,
                 "time_to_target": sum(times) / len(times) if every else None,
-                "memory_W": weight_memory(
-                    cost_method(first), first.stages or 1, first.microbatches or 1, cost_optimizer(first)
-                ),
+                "memory_W": None
+                if declared is None
+                else weight_memory(declared, first.stages or 1, first.microbatches or 1, cost_optimizer(first)),
                 "stages": first.stages,
                 "microbatches": first.microbatches,
             }
         )
-    gpipe = next((one["time_to_target"] for one in table if one["method"] == "gpipe"), None)
+    gpipe = next((one["time_to_target"] for one in table if methods.synchronous(one["method"])), None)
     for one in table:
         one["speedup_over_gpipe"] = gpipe / one["time_to_target"] if gpipe and one["time_to_target"] else None
     return table
@@ -127,7 +121,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
                 "throughput": "–" if one["throughput_over_gpipe"] is None else f"{one['throughput_over_gpipe']:.2f}×",
                 "time": "–" if one["time_to_target"] is None else f"{one['time_to_target']:,.0f}",
                 "speedup": "–" if one["speedup_over_gpipe"] is None else f"{one['speedup_over_gpipe']:.2f}×",
-                "memory": f"{one['memory_W']:.2f}",
+                "memory": tables.number(one["memory_W"], 2),
                 "published": "; ".join(map(published.shown, found)) or "–",
             }
         )

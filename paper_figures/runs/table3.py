@@ -10,6 +10,7 @@ from paper_figures import tables
 from paper_figures.runs import select
 from paper_figures.runs.ablation import missing
 from paper_figures.style import in_order, look
+from pipemare_exp import methods
 from pipemare_exp.analysis import published
 from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.analysis.statistics import mean_with_interval, paired_difference, verdict
@@ -27,27 +28,25 @@ COLUMNS = [
 ]
 
 
-def _best(rows: Sequence[RunRow], label: str) -> dict[int, float]:
-    """Best metric by seed of a method's finished runs."""
-    return {
-        row.seed: row.best for row in rows if row.method == label and row.outcome == "finished" and row.best is not None
-    }
+def _best(rows: Sequence[RunRow]) -> dict[int, float]:
+    """Best metric by seed of the finished runs."""
+    return {row.seed: row.best for row in rows if row.outcome == "finished" and row.best is not None}
 
 
 def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     """One dict a method: n, diverged, mean and half width of best and last, paired difference, verdict."""
-    synchronous = _best(rows, "gpipe")
+    synchronous = _best([row for row in rows if row.synchronous])
     table = []
     for label in in_order(row.method for row in rows):
         group = [row for row in rows if row.method == label]
         finished = [row for row in group if row.outcome == "finished"]
-        best = mean_with_interval(list(_best(rows, label).values()))
+        best = mean_with_interval(list(_best(group).values()))
         last = mean_with_interval([row.last for row in finished if row.last is not None])
         test = mean_with_interval([row.test_score for row in finished if row.test_score is not None])
-        gap = paired_difference(_best(rows, label), synchronous)
+        gap = paired_difference(_best(group), synchronous)
         words = (
             "the reference"
-            if label == "gpipe"
+            if methods.synchronous(label)
             else "diverged"
             if not finished
             else ("no synchronous run" if not synchronous else verdict(gap))
@@ -63,8 +62,8 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
                 "last_half_width": last.half_width,
                 "test_mean": test.mean,
                 "test_half_width": test.half_width,
-                "difference": None if label == "gpipe" else gap.mean,
-                "difference_half_width": None if label == "gpipe" else gap.half_width,
+                "difference": None if methods.synchronous(label) else gap.mean,
+                "difference_half_width": None if methods.synchronous(label) else gap.half_width,
                 "pairs": gap.n,
                 "verdict": words,
             }

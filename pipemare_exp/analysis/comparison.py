@@ -16,21 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pipemare_exp import methods
 from pipemare_exp.analysis.records import ENDED, Record
 from pipemare_exp.analysis.statistics import Estimate, mean_with_interval, paired_difference, verdict
 from pipemare_exp.errors import UserError, suggest
 
-LADDER = ("gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3")
-REFERENCE = "gpipe"
-
-
-def ladder_place(method: str | None) -> tuple[int, str]:
-    """Sorts methods as the paper builds them up; others after, by name."""
-    return (LADDER.index(method) if method in LADDER else len(LADDER), method or "")
-
 
 def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[dict[str, Any]]:
-    """One row per scale, method and variant of a task, in the ladder's order.
+    """One row per scale, method and variant of a task, in the order of tables (`methods.place`).
 
     Keys: task, scale, method, variant (where there are several), n, outcomes, metric, best_mean, best_ci95,
     last_mean, last_ci95 (half widths), difference {n, mean, ci95} of the last metric from the synchronous
@@ -43,11 +36,11 @@ def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[d
         if record.task == task:
             key = json.dumps(record.settings, sort_keys=True)
             groups.setdefault((str(record.scale), str(record.method), key), []).append(record)
-    ordered = sorted(groups, key=lambda key: (key[0], ladder_place(key[1]), key[2]))
+    ordered = sorted(groups, key=lambda key: (key[0], methods.place(key[1]), key[2]))
     rows = []
     for scale, method, key in ordered:
         rivals = [groups[other] for other in ordered if other[:2] == (scale, method)]
-        references = [groups[other] for other in ordered if other[:2] == (scale, REFERENCE)]
+        references = [groups[other] for other in ordered if other[0] == scale and methods.synchronous(other[1])]
         variant = _variant(groups[scale, method, key], rivals)
         rows.append(_row(task, groups[scale, method, key], variant, references, interval))
     return rows
@@ -97,7 +90,7 @@ def _tested(
     test: Estimate, group: Sequence[Record], references: Sequence[Sequence[Record]], interval: str
 ) -> dict[str, Any]:
     """What the final test gave, and its paired difference from the synchronous runs'."""
-    reference = None if group[0].method == REFERENCE else _reference(group[0], references)
+    reference = None if methods.synchronous(str(group[0].method)) else _reference(group[0], references)
     difference = reference and paired_difference(_by_seed(group, _test), _by_seed(reference, _test), interval=interval)
     known = difference if difference and difference.n else None
     return {"test_mean": test.mean, "test_ci95": test.half_width, "test_difference": _as_json(known)}
@@ -146,7 +139,7 @@ def _difference(
     tail = f"diverged {diverged} of {len(ended)}" if diverged else ""
     if diverged == len(ended):
         return None, tail
-    if group[0].method == REFERENCE:
+    if methods.synchronous(str(group[0].method)):
         return None, "; ".join(filter(None, ["the reference", tail]))
     reference = _reference(group[0], references)
     if reference is None:

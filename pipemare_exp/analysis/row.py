@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp import methods
 from pipemare_exp.analysis.records import ENDED, settings_of, test_score
 
 _PATHS = ("runs=", "data.root=", "tracking.uri=", "--runs=")
@@ -69,7 +70,7 @@ class RunRow:
     @property
     def synchronous(self) -> bool:
         """Whether every step of this run flushes the pipeline."""
-        return self.method == "gpipe"
+        return methods.synchronous(self.method)
 
     def curve(self) -> tuple[list[int], list[float]]:
         """(finished epochs, metric in percent) of the evaluations, without those that are not finite."""
@@ -145,7 +146,7 @@ def from_run(run: Any) -> RunRow:
         decay=_part(config, "discrepancy_correction", "decay"),
         warmup_steps=_part(config, "sync_warmup", "steps"),
         segment=_dig(config, "pipeline", "recompute"),
-        delay_scale=_dig(config, "method", "hogwild", "delay_scale"),
+        delay_scale=_dig(config, "method", "delay_scale"),
         settings=settings,
         notes=dict(meta.get("notes") or {}),
         command=_without_paths(meta.get("command")),

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs
 
@@ -52,7 +53,7 @@ def latency(stages: int, counts: list[int], seconds: float) -> list[dict[str, An
     ]  # fmt: skip
     rows = run_ranks(spec, stages, 600.0)
     for row in rows:
-        row["utilization_model"] = costs.utilization(row["method"], stages, row["microbatches"])
+        row["utilization_model"] = methods.costs()[row["method"]].utilization(stages, row["microbatches"])
         del row["first_pieces"]
     for sync, asynchronous in zip(rows[::2], rows[1::2], strict=True):
         asynchronous["over_gpipe"] = asynchronous["steps_per_second"] / sync["steps_per_second"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pipemare_exp import models
+from pipemare_exp import methods, models
 from pipemare_exp.bench.runtime import run_ranks
 from pipemare_exp.pipeline.model.units import pieces
 from pipemare_exp.pipeline.runtime.measure import balanced_pieces, piece_seconds
@@ -46,7 +46,7 @@ def compute(model: str, batch: int, counts: list[int], rounds: int, steps: int, 
                 "batch": batch,
                 "steps_per_second": statistics.median(rates[method]),
                 "utilization": statistics.median(measured) if measured else None,
-                "utilization_model": costs.utilization(_known(method), ranks, count),
+                "utilization_model": methods.costs()[_known(method)].utilization(ranks, count),
                 "over_gpipe_model": 1.0 if method in SYNCHRONOUS else costs.gpipe_ratio(ranks, count),
                 "busy_shares": [value / sum(busy) for value in busy],
             }
@@ -59,7 +59,7 @@ def compute(model: str, batch: int, counts: list[int], rounds: int, steps: int, 
 
 
 def _known(method: str) -> str:
-    """The method's name in costs.py, which counts 1F1B's time as GPipe's."""
+    """The method's name in a plan, whose model counts 1F1B's time as GPipe's."""
     return "gpipe" if method in SYNCHRONOUS else method
 
 

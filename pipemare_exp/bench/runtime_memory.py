@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipemare_exp import methods
 from pipemare_exp.bench.runtime import run_ranks
 from pipemare_exp.bench.runtime_compute import spec_of
 from pipemare_exp.models import unit_sizes
 from pipemare_exp.pipeline.model.units import choose_boundaries
-from pipemare_exp.pipeline.schedule import costs
 from pipemare_exp.pipeline.schedule.versions import history_depth, mean_delays, slot_delays
 
 BYTES = 4
@@ -68,10 +68,9 @@ def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for method in METHODS[1:]:
             part = [row for row in rows if (row["microbatches"], row["method"]) == (count, method)]
             every = sum(row["weights"] for row in part)
-            model = costs.memory(
-                {"pipedream": "pipedream", "pipemare": "pipemare_no_t2"}.get(method, "pipemare"), len(part), count,
-                sizes=[row["weights"] for row in part],
-            )  # fmt: skip
+            known = {"pipedream": "pipedream", "pipemare": "pipemare_no_t2"}.get(method, "pipemare")
+            sizes = [row["weights"] for row in part]
+            model = methods.costs()[known].memory(len(part), count, sizes=sizes)
             found.append(
                 {
                     "microbatches": count,
@@ -80,7 +79,7 @@ def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "delta": sum(row["delta"] for row in part) / every,
                     "resident_over_gpipe": sum(row["resident_over_gpipe"] for row in part) / every,
                     "stash_model": model.stash_model,
-                    "delta_model": model.t2,
+                    "delta_model": model.buffers,
                 }
             )
     return found

@@ -22,11 +22,11 @@ BATCHES = {"resnet20": 128, "resnet50": 128, "transformer_iwslt_de_en": 2048}
 SENTENCE = 32
 """Tokens of each side of a sentence that the Transformer is timed with."""
 
-METHODS: dict[str, Callable[[], methods.Method]] = {
-    "gpipe": methods.GPipe,
-    "pipedream": methods.PipeDream,
-    "async": methods.PipeMare,
-    "t1+t2": lambda: methods.PipeMare(lr_rescheduling_steps=1_000_000, decay=0.5),
+METHODS: dict[str, dict[str, Any]] = {
+    "gpipe": {"name": "gpipe"},
+    "pipedream": {"name": "pipedream"},
+    "async": {"name": "pipemare"},
+    "t1+t2": {"name": "pipemare", "lr_rescheduling_steps": 1_000_000, "decay": 0.5},
 }
 
 
@@ -63,7 +63,7 @@ class Workload:
 
         units = weight_units(self.model, probe)
         boundaries = choose_boundaries([unit.numel for unit in units], stages or len(units))
-        made = METHODS[method]()
+        made = methods.build(**METHODS[method])
         return Emulator(self.model, units, boundaries, made, self.optimizer, len(self.microbatches))
 
 

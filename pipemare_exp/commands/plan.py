@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
@@ -85,7 +86,7 @@ def make_plan(
 
     `memory.stash_model` is there only with `sizes` (weights per stage), `versions` (of PipeMare, as
     [stage][step][microbatch]) only with `steps`. `activations.sqrt` is null where no recomputation is
-    defined: for GPipe and in alternating slots.
+    defined: for a flushed method and in alternating slots.
     """
     plan: dict[str, Any] = {
         "stages": stages,
@@ -95,18 +96,18 @@ def make_plan(
         "gpipe_ratio": costs.gpipe_ratio(stages, microbatches),
         "methods": {},
     }
-    for method in costs.METHODS:
-        memory = vars(costs.memory(method, stages, microbatches, optimizer, slots, sizes)).copy()
+    for name, declared in methods.costs().items():
+        memory = vars(declared.memory(stages, microbatches, optimizer, slots, sizes)).copy()
         if sizes is None:
             del memory["stash_model"]
         activations: dict[str, int | None] = {
-            "none": costs.activations(method, stages, microbatches, slots),
+            "none": declared.activations(stages, microbatches, slots),
             "sqrt": None,
         }
-        if method != "gpipe" and slots == "duplex":
+        if not declared.flushed and slots == "duplex":
             activations["sqrt"] = costs.activations_recomputed(stages, costs.sqrt_segment(stages))
-        plan["methods"][method] = {
-            "utilization": costs.utilization(method, stages, microbatches),
+        plan["methods"][name] = {
+            "utilization": declared.utilization(stages, microbatches),
             "memory": memory,
             "activations": activations,
         }
@@ -198,13 +199,13 @@ def _show_methods(plan: dict[str, Any]) -> None:
         "optimizer (W)": lambda method: method["memory"]["optimizer"],
         "stash, equal stages (W)": lambda method: method["memory"]["stash_uniform"],
         "stash, model's stages (W)": lambda method: method["memory"].get("stash_model"),
-        "T2 (W)": lambda method: method["memory"]["t2"],
+        "buffers, as T2's (W)": lambda method: method["memory"]["buffers"],
         "activations": lambda method: method["activations"]["none"],
         f"activations, segments of {costs.sqrt_segment(plan['stages'])}": lambda m: m["activations"]["sqrt"],
     }
-    methods = plan["methods"]
-    cells = [[name, *map(_number, map(value, methods.values()))] for name, value in rows.items()]
-    _show_table(["", *methods], [row for row in cells if set(row[1:]) != {"-"}])
+    shown = plan["methods"]
+    cells = [[name, *map(_number, map(value, shown.values()))] for name, value in rows.items()]
+    _show_table(["", *shown], [row for row in cells if set(row[1:]) != {"-"}])
     print("W: the weights' size. Activations: microbatches at one stage, over all stages.\n")
 
 
@@ -243,14 +244,17 @@ def _show_table(header: list[str], rows: list[list[str]]) -> None:
 
 
 def _show_schedules(stages: int, microbatches: int, steps: int, slots: str) -> None:
-    """Grid of every method and the versions it reads; by `print`, which never wraps a row."""
-    drawn = {
-        "GPipe (alternating slots)": schedule.gpipe(stages, microbatches, steps),
-        f"PipeDream ({slots} slots)": schedule.pipedream(stages, microbatches, steps, slots),
-        f"PipeMare, with or without T2 ({slots} slots)": schedule.pipemare(stages, microbatches, steps, slots),
-    }
-    for title, plan in drawn.items():
-        print(f"{title}: utilization {plan.utilization():.4g} with fill and drain")
+    """Grid of every schedule, with the methods that have it, and the versions read; by `print`, which never wraps."""
+    drawn: dict[tuple[bool, bool], list[str]] = {}
+    for kind in methods.METHODS.values():
+        for declared in list(kind.costs.values())[:1]:
+            drawn.setdefault((declared.flushed, declared.stash > 0), []).append(kind.title)
+    for (flushed, stashes), titles in drawn.items():
+        if flushed:
+            plan = schedule.gpipe(stages, microbatches, steps)
+        else:
+            plan = (schedule.pipedream if stashes else schedule.pipemare)(stages, microbatches, steps, slots)
+        print(f"{', '.join(titles)} ({plan.slots} slots): utilization {plan.utilization():.4g} with fill and drain")
         if stages > GRID_STAGES or plan.length > GRID_SLOTS:
             print(f"  {stages} stages x {plan.length} slots; grids go up to {GRID_STAGES} x {GRID_SLOTS}\n")
             continue

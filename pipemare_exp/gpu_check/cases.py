@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,12 @@ from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.model.units import weight_units
 
 # T1 and T3 are short, so that a few dozen steps go through all of their phases.
-METHODS: dict[str, Callable[[], methods.Method]] = {
-    "gpipe": methods.GPipe,
-    "pipedream": methods.PipeDream,
-    "async": methods.PipeMare,
-    "t1+t2": lambda: methods.PipeMare(lr_rescheduling_steps=40, decay=0.5),
-    "t1+t2+t3": lambda: methods.PipeMare(lr_rescheduling_steps=20, decay=0.5, warmup_steps=4),
+METHODS: dict[str, dict[str, Any]] = {
+    "gpipe": {"name": "gpipe"},
+    "pipedream": {"name": "pipedream"},
+    "async": {"name": "pipemare"},
+    "t1+t2": {"name": "pipemare", "lr_rescheduling_steps": 40, "decay": 0.5},
+    "t1+t2+t3": {"name": "pipemare", "lr_rescheduling_steps": 20, "decay": 0.5, "warmup_steps": 4},
 }
 Microbatch = tuple[Tensor, Tensor, int]
 
@@ -47,7 +46,7 @@ class Case:
         model = self.build(device)
         units = weight_units(model, lambda module: self._probe(module, device))
         optimizer = optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4)
-        made = METHODS[method]()
+        made = methods.build(**METHODS[method])
         return Emulator(model, units, list(range(len(units))), made, optimizer, self.microbatches, **options)
 
     def _probe(self, model: nn.Module, device: torch.device) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.method import RECOMPUTATION, RUNTIME, T1, T2, T3, Method
+from pipemare_exp.pipeline.schedule.costs import Costs
 
 
 class GPipe(Method):
@@ -10,13 +11,17 @@ class GPipe(Method):
 
     Weight memory W; utilization N/(N+P-1). Equal to plain training with N accumulated microbatches. Has no delay, so
     T1, T2 and T3 have nothing to act on.
-
-    Reference: Huang et al., "GPipe", NeurIPS 2019.
     """
 
-    label = "gpipe"
+    name = "gpipe"
+    title = "GPipe"
+    order = 0
+    reference = "Huang et al., GPipe, NeurIPS 2019"
+    only_slots = "alternating"
+    takes = (RECOMPUTATION, RUNTIME)
     cannot = {
-        "lr_rescheduling_steps": "T1 divides by a power of the delay, and synchronous training has none",
-        "decay": "T2 corrects for a delay, and synchronous training has none",
-        "warmup_steps": "T3 is synchronous training before asynchronous, and this is synchronous throughout",
+        T1: "GPipe is synchronous, every delay tau is 0, so there is no rate to reschedule",
+        T2: "GPipe is synchronous, every delay tau is 0, so there is no discrepancy to correct",
+        T3: "GPipe is synchronous throughout, so there is nothing to warm up to",
     }
+    costs = {"gpipe": Costs(flushed=True)}

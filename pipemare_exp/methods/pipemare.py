@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.method import Asynchronous
+from pipemare_exp.pipeline.method import T2, Asynchronous
+from pipemare_exp.pipeline.schedule.costs import Costs
 from pipemare_exp.pipeline.schedule.versions import history_depth
-from pipemare_exp.pipeline.weights.history import History
 from pipemare_exp.pipeline.weights.reads import Read
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipemare_exp.pipeline.weights.history import History
 
 
 class PipeMare(Asynchronous):
@@ -28,25 +30,34 @@ class PipeMare(Asynchronous):
     w_r - (tau_i - tau_recomp,i) delta_r; the ceil((2S-1)/N) past ones of these are kept in a ring.
 
     T3 (`warmup_steps` = M): steps before M are synchronous; then the pipeline refills.
-
-    Reference: Yang et al., "PipeMare", MLSys 2021 (arXiv 1910.05124).
     """
 
-    def __init__(self, lr_rescheduling_steps: int = 0, decay: float | None = None, warmup_steps: int = 0) -> None:
-        super().__init__(lr_rescheduling_steps, warmup_steps)
-        if decay is not None and not 0.0 < decay < 1.0:
-            raise UserError(
-                f"discrepancy_correction.decay={decay}: D must lie between 0 and 1 (both excluded); the default is "
-                "e^-2 = 0.1353"
-            )
-        self.decay = decay
-        self._backward: tuple[int, list[Read]] = (-1, [])
-        parts = ["t1"] * (lr_rescheduling_steps > 0) + ["t2"] * (decay is not None) + ["t3"] * (warmup_steps > 0)
-        self.label = "+".join(parts) or "async"
+    name = "pipemare"
+    title = "PipeMare"
+    order = 2
+    reference = "Yang et al., PipeMare, MLSys 2021 (arXiv 1910.05124)"
+    takes = (*Asynchronous.takes, T2)
+    costs = {"pipemare": Costs(buffers=1.0), "pipemare_no_t2": Costs()}
+
+    @classmethod
+    def label_of(cls, on: Sequence[str], options: Any) -> str:
+        return "+".join(on) or "async"
+
+    @classmethod
+    def has_label(cls, label: str) -> bool:
+        return label == "async" or set(label.split("+")) <= {"t1", "t2", "t3"}
+
+    @classmethod
+    def file_of(cls, label: str) -> str:
+        return "pipemare" if label == "t1+t2+t3" else super().file_of(label)
+
+    @classmethod
+    def costs_of(cls, label: str) -> Costs | None:
+        return cls.costs["pipemare" if "t2" in label.split("+") else "pipemare_no_t2"]
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
         super().prepare(weights)
-        self._backward = (-1, [])
+        self._backward: tuple[int, list[Read]] = (-1, [])
         self._recompute_ages = [
             [(n - delay) // self.microbatches for delay in self.recompute_delays] for n in range(self.microbatches)
         ]
@@ -91,6 +102,8 @@ class PipeMare(Asynchronous):
     def about_to_update(self, step: int, history: History) -> None:
         if self.decay is None or step < self.warmup_steps:
             return
+        import torch
+
         for stage, ring in enumerate(self.rings.get("estimate", [])):
             delta = self.buffers["delta"][stage]
             if ring is not None and delta is not None:

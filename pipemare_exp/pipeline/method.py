@@ -1,54 +1,169 @@
-"""What a training method is: which weights each pass reads, at which rate each stage learns, what state it keeps."""
+"""What a training method is: which weights each pass reads, at which rate each stage learns, what state it keeps, and
+what it declares about itself.
+
+Nothing here imports torch before a method is bound, so that a plan, a table or a list of figures may ask a method's
+declarations without waiting for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
+from pipemare_exp import settings
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline.schedule.costs import Costs
 from pipemare_exp.pipeline.schedule.versions import history_depth, mean_delays, recompute_delays, slot_delays
-from pipemare_exp.pipeline.shape import Shape
-from pipemare_exp.pipeline.weights.history import History, Ring, make_rings
 from pipemare_exp.pipeline.weights.reads import Read
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipemare_exp.pipeline.shape import Shape
+    from pipemare_exp.pipeline.weights.history import History, Ring
+
+T1, T2, T3 = "lr_rescheduling", "discrepancy_correction", "sync_warmup"
+RECOMPUTATION, RUNTIME = "recomputation", "runtime"
+SWITCHES = {T1: "t1", T2: "t2", T3: "t3"}
+"""The option groups that methods share, and what each adds to a label when it is on."""
+
+WORDS = {
+    T1: "T1 (lr_rescheduling)",
+    T2: "T2 (discrepancy_correction)",
+    T3: "T3 (sync_warmup)",
+    RECOMPUTATION: "recomputation",
+    RUNTIME: "engine=runtime",
+}
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a method that has none of its own."""
 
 
 class Method:
     """A training method as a rule over stages; this base is the synchronous one, everything reads version t.
 
-    A method is bound once to a pipeline's shape, then asked per step and microbatch. Adding a method is adding a
-    file with a subclass that overrides what differs:
+    Adding a method is adding a file with a subclass. The class declares what the method is (the class variables and
+    class methods below). Its object is bound once to a pipeline's shape (`bind`), then asked at every step: which
+    weights each pass reads (`forward`, `recompute`, `backward`), at which rate each stage learns (`rate_factors`), and
+    what it does around the update (`transform_gradients`, `about_to_update`, `updated`). A subclass overrides what
+    differs; each hook says what it must give.
 
-    - `prepare`: what it derives from the shape once it is bound;
-    - `forward`, `recompute`, `backward`: the `Read` of every stage for one microbatch of one step;
-    - `depths`: how many past versions those reads need, per stage (None: only the current weights, as they are);
-    - `rate_factors`: what the step's rate is multiplied with, per stage;
-    - `transform_gradients`: a change of the summed gradients before the optimizer;
-    - `about_to_update`: what it does with version t before the update;
-    - `tracks`, `updated`: whether it wants w_{t+1} - w_t of a stage, and what it does with it;
-    - `state_dict`, `load_state_dict`: what a checkpoint must hold beyond `buffers` and `rings`.
-
-    `buffers[name][s]` is a flat tensor of stage s's weights' size (None where a stage has none); a `Read` may add a
-    multiple of one to a version. `rings[name][s]` holds past tensors of that size by version.
+    `buffers[name][s]` is a flat tensor of the size of stage s's weights (None where a stage has none); a `Read` may add
+    a multiple of one to a version. `rings[name][s]` holds past tensors of that size by version. Both are checkpointed.
     """
 
-    label = ""
-    synchronous = True
-    warmup_steps = 0
-    """M: steps before this one run synchronously (T3)."""
-    cannot: ClassVar[dict[str, str]] = {}
-    """Options that other methods have and this one refuses, each with the reason."""
-    _bound = False
+    name: ClassVar[str] = ""
+    """What `method.name` calls it. A class without a name is a base of others and no method."""
 
-    @property
-    def unscheduled(self) -> str | None:
-        """Why no schedule gives the reads of this method, so that it has no real pipeline; None where one does."""
-        return None if self.synchronous else "it does not say that its reads are those of a pipeline's schedule"
+    title: ClassVar[str] = ""
+    """What tables and figures call it."""
+
+    order: ClassVar[int] = 100
+    """Its place in tables: those of the paper come first, those of one place by name."""
+
+    reference: ClassVar[str] = ""
+    """Authors, title, where and when."""
+
+    synchronous: ClassVar[bool] = True
+    """Whether every pass of every step reads version t. Synchronous runs are the reference of all comparisons."""
+
+    Options: ClassVar[type] = NoOptions
+    """Its own options, a frozen dataclass of `settings` fields, each with a default. They lie under `method.` in the
+    configuration, and `self.options` holds them."""
+
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Which of T1, T2, T3, RECOMPUTATION and RUNTIME it can be had with; every other one is refused."""
+
+    cannot: ClassVar[Mapping[str, str]] = {}
+    """Why it cannot be had with one of these: the mathematical reason, which the user is shown."""
+
+    only_slots: ClassVar[str | None] = None
+    """The one kind of slots that it exists in, whatever `pipeline.slots` says; None: any."""
+
+    costs: ClassVar[Mapping[str, Costs]] = {}
+    """What it costs by the model, under the names that `pipemare plan` gives. Empty where no pipeline executes it."""
+
+    study: ClassVar[str | None] = None
+    """The study whose figures show it; None: those of all other studies."""
+
+    @classmethod
+    def refusal(cls, what: str) -> str | None:
+        """Why this method cannot be had with `what` (T1, T2, T3, RECOMPUTATION or RUNTIME); None if it can."""
+        return None if what in cls.takes else cls.cannot.get(what, "this method does not have it")
+
+    @classmethod
+    def check_takes(cls, what: str, remedy: str) -> None:
+        """Raise UserError, with the reason and the `remedy`, unless this method can be had with `what`."""
+        reason = cls.refusal(what)
+        if reason is not None:
+            raise UserError(f"method.name={cls.name} with {WORDS[what]}: {reason}; {remedy}")
+
+    @classmethod
+    def label_of(cls, on: Sequence[str], options: Any) -> str:
+        """What tables call a run: the name and what is `on` (of t1, t2, t3). `options` holds the `Options`."""
+        return "+".join([cls.name, *on])
+
+    @classmethod
+    def has_label(cls, label: str) -> bool:
+        """Whether `label` is one that `label_of` gives."""
+        return label.split("+")[0] == cls.name
+
+    @classmethod
+    def file_of(cls, label: str) -> str:
+        """The name of `label` in configs/method and in the names of runs."""
+        return label.replace("+", "_")
+
+    @classmethod
+    def costs_of(cls, label: str) -> Costs | None:
+        """Which of its `costs` a run of this label has."""
+        return cls.costs.get(cls.name)
+
+    @classmethod
+    def resolved(cls, options: Any, steps_per_epoch: int) -> dict[str, Any]:
+        """Values to put in the place of some `options` once the steps of an epoch are known: epochs as steps, say.
+
+        Resolving resolved options must change nothing.
+        """
+        return {}
+
+    def __init__(
+        self,
+        *,
+        lr_rescheduling_steps: int = 0,
+        decay: float | None = None,
+        warmup_steps: int = 0,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        """T1 over K = `lr_rescheduling_steps`, T2 with D = `decay`, T3 over M = `warmup_steps`, all in steps and off
+        by default; `seed` is for a method that draws at random; `options` are its own.
+
+        Raises UserError for what this method refuses and for a value out of its range.
+        """
+        on = {T1: lr_rescheduling_steps != 0, T2: decay is not None, T3: warmup_steps != 0}
+        for what in on:
+            if on[what]:
+                self.check_takes(what, "leave it out")
+        for name, value in (("lr_rescheduling_steps", lr_rescheduling_steps), ("warmup_steps", warmup_steps)):
+            if value < 0:
+                raise UserError(f"{name}={value}: a number of optimizer steps, at least 0 (0 switches it off)")
+        if decay is not None and not 0.0 < decay < 1.0:
+            raise UserError(
+                f"discrepancy_correction.decay={decay}: D must lie between 0 and 1 (both excluded); the default is "
+                "e^-2 = 0.1353"
+            )
+        self.lr_rescheduling_steps, self.decay, self.warmup_steps = lr_rescheduling_steps, decay, warmup_steps
+        self.seed, self._bound = seed, False
+        self.options: Any = settings.filled(self.Options, options, "method.")
+        self.label = self.label_of([SWITCHES[what] for what in on if on[what]], self.options)
 
     def bind(self, shape: Shape, weights: Sequence[Tensor], *, looks_back: bool = True) -> None:
         """Fix the pipeline's shape; `weights` are the stages' flat weights. A method object serves one pipeline: its
-        buffers belong to those weights, so a second call raises UserError.
+        buffers belong to those weights, so a second call raises UserError, and so does a shape with recomputation
+        where the method refuses it.
 
         `looks_back`: the engine runs passes after their moment, as the emulator does, and so needs `rings` of what was
         there at that moment. A real pipeline runs each pass at its moment and has none.
@@ -58,6 +173,8 @@ class Method:
                 f"this {type(self).__name__} is already bound to a pipeline, whose weights its buffers belong to; "
                 "make a new method object for every engine"
             )
+        if shape.segment is not None:
+            self.check_takes(RECOMPUTATION, "leave it out")
         self.stages, self.microbatches = shape.stages, shape.microbatches
         self.slots, self.segment = shape.slots, shape.segment
         self.delays = slot_delays(shape.stages, shape.slots)
@@ -83,36 +200,56 @@ class Method:
         """`rings[name]`: past tensors of the weights' size, `lengths[s]` of them for stage s; none at all for an engine
         that never looks back."""
         if self._looks_back:
+            from pipemare_exp.pipeline.weights.history import make_rings
+
             self.rings[name] = make_rings(weights, lengths)
 
     def forward(self, step: int, microbatch: int) -> list[Read]:
+        """What the forward of microbatch n = `microbatch` (0 to N-1) of step t = `step` reads, one `Read` a stage.
+
+        The engine may ask more than once, and for the microbatches of a step in any order; steps come in order. A
+        version is at most t and at least t - `depths()[s]`, and never below 0.
+        """
+        return [Read(step)] * self.stages
+
+    def backward(self, step: int, microbatch: int) -> list[Read]:
+        """What the backward of that microbatch reads, as `forward` says it. The activations are those of its forward,
+        or of its recomputation where there is one."""
         return [Read(step)] * self.stages
 
     def recompute(self, step: int, microbatch: int) -> list[Read]:
+        """What the recomputation of that microbatch's activations reads; asked only with segments (`self.segment`)."""
         return self.backward(step, microbatch)
 
     def while_current(self, stage: int, read: Read) -> Read:
-        """The same weights as `read`, asked for while `read.version` is current, as a real pipeline does: a ring gets
-        its entry of a version only when that version is updated."""
+        """The same weights as `read` of `stage`, asked for while `read.version` is current.
+
+        A pipeline reads at that moment; the emulator reads later, from a ring. A method that gives a version to a ring
+        when it is updated (`about_to_update`) therefore answers with what the ring's entry will be made from.
+        """
         return read
 
-    def backward(self, step: int, microbatch: int) -> list[Read]:
-        return [Read(step)] * self.stages
-
     def depths(self) -> list[int | None]:
+        """How many versions before the current one each stage's reads reach back, None for a stage that only ever
+        reads its current weights as they are. Asked once, after `bind`: so many past versions are kept. A read beyond
+        them is a LookupError, never a newer version."""
         return [None] * self.stages
 
     def rate_factors(self, step: int) -> list[float]:
+        """What the base rate of step t = `step` is multiplied with at each stage (T1: see `rescheduled`)."""
         return [1.0] * self.stages
 
     def transform_gradients(self, step: int, gradients: Sequence[Tensor]) -> None:
-        """Change the stages' flat gradients of `step` in place, after clipping, before the optimizer."""
+        """Change the gradients of step t = `step` in place: one flat tensor a stage, the sum over the step's
+        microbatches, after clipping and before the optimizer."""
 
     def about_to_update(self, step: int, history: History) -> None:
-        """Before update t = `step`, with every kept version of the weights at hand."""
+        """Use version t = `step` before update t replaces it; `history.version(stage, k)` is any version that
+        `depths` keeps, to be read and not changed."""
 
     def tracks(self) -> list[bool]:
-        """For which stages `updated` wants the change of weights."""
+        """For which stages `updated` wants the change of the weights. Asked once, after `bind`; finding the change
+        costs a copy of the stage's weights."""
         return [False] * self.stages
 
     def updated(self, step: int, changes: Iterable[Tensor | None]) -> None:
@@ -120,10 +257,12 @@ class Method:
         is to be read before the next one is asked for, and not kept."""
 
     def state_dict(self) -> dict:
+        """What a checkpoint must hold: `buffers` and `rings`, to which a method adds what else it draws or counts."""
         rings = {name: [None if ring is None else ring.data for ring in rings] for name, rings in self.rings.items()}
         return {"buffers": self.buffers, "rings": rings}
 
     def load_state_dict(self, state: dict) -> None:
+        """Put back what `state_dict` gave, into the tensors that `bind` made. Training then goes on bit for bit."""
         for name, kept in state["rings"].items():
             for ring, saved in zip(self.rings[name], kept, strict=True):
                 if ring is not None:
@@ -143,11 +282,7 @@ class Asynchronous(Method):
     """
 
     synchronous = False
-    unscheduled = None
-
-    def __init__(self, lr_rescheduling_steps: int = 0, warmup_steps: int = 0) -> None:
-        check_steps(lr_rescheduling_steps=lr_rescheduling_steps, warmup_steps=warmup_steps)
-        self.lr_rescheduling_steps, self.warmup_steps = lr_rescheduling_steps, warmup_steps
+    takes = (T1, T3, RECOMPUTATION, RUNTIME)
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
         self._ages = [[(n - delay) // self.microbatches for delay in self.delays] for n in range(self.microbatches)]
@@ -166,13 +301,6 @@ class Asynchronous(Method):
     def depths(self) -> list[int | None]:
         depths = [history_depth(delay, self.microbatches) for delay in self.delays]
         return [depth if depth > 0 else None for depth in depths]
-
-
-def check_steps(**steps: int) -> None:
-    """Raise UserError for a number of steps below 0."""
-    for name, value in steps.items():
-        if value < 0:
-            raise UserError(f"{name}={value}: a number of optimizer steps, at least 0 (0 switches it off)")
 
 
 def rescheduled(delays: Sequence[float], since: int, steps: int) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipemare_exp.analysis.comparison import REFERENCE
+from pipemare_exp import methods
 from pipemare_exp.analysis.records import Record
 from pipemare_exp.analysis.rows import RunRow
 
@@ -73,7 +73,7 @@ def doubts(records: Sequence[Record], rows: Sequence[RunRow], compared: Sequence
             [
                 f"{_group(row)}: {row['verdict']}"
                 for row in compared
-                if row["method"] != REFERENCE
+                if not methods.synchronous(row["method"])
                 and row["last_mean"] is not None
                 and (row["difference"] is None or row["difference"]["n"] == 0)
             ],

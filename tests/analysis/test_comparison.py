@@ -101,7 +101,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_variants(tmp_path):
 
 
 def test_a_variant_is_named_by_the_last_parts_of_its_settings_unless_two_are_the_same():
-    two = {"variant": "method.hogwild.delay_scale=0.5, optimizer.rate=0.1"}
+    two = {"variant": "method.delay_scale=0.5, optimizer.rate=0.1"}
     assert words.variant(two) == "delay_scale=0.5, rate=0.1"
     both = "method.lr_rescheduling.steps=3, method.sync_warmup.steps=4"
     assert words.variant({"variant": both}) == both

@@ -35,11 +35,11 @@ def test_json_keys_and_numbers(call):
     assert set(result["methods"]) == METHODS
     for name, method in result["methods"].items():
         assert set(method) == {"utilization", "memory", "activations"}
-        assert set(method["memory"]) == {"weights", "gradients", "optimizer", "stash_uniform", "t2"}
+        assert set(method["memory"]) == {"weights", "gradients", "optimizer", "stash_uniform", "buffers"}
         assert set(method["activations"]) == {"none", "sqrt"}
         assert method["memory"]["weights"] == method["memory"]["gradients"] == method["memory"]["optimizer"] == 1
         assert method["memory"]["stash_uniform"] == (3.34375 if name == "pipedream" else 0)
-        assert method["memory"]["t2"] == (1 if name == "pipemare" else 0)
+        assert method["memory"]["buffers"] == (1 if name == "pipemare" else 0)
         assert method["utilization"] == (pytest.approx(32 / 138) if name == "gpipe" else 1)
     assert result["methods"]["gpipe"]["activations"] == {"none": 107 * 32, "sqrt": None}
     # Ten segments of 10 stages, one of 7: 10 * 10^2 + 7^2, and inputs for 2 (7 + 17 + ... + 97) slots.

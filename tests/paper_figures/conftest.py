@@ -28,7 +28,7 @@ RUNS = [
     ("t1", 0, ["optimizer.rate=1000"]),
     ("t1", 0, ["optimizer.rate=0.01"]),
     ("t1", 1, ["optimizer.rate=0.01"]),
-    *((name, 0, [f"method.hogwild.delay_scale={s}"]) for name in ("hogwild", "hogwild_t1") for s in (0.5, 2.0)),
+    *((name, 0, [f"method.delay_scale={s}"]) for name in ("hogwild", "hogwild_t1") for s in (0.5, 2.0)),
     ("t1", 0, ["pipeline.recompute=2"]),
 ]
 

@@ -173,7 +173,7 @@ def test_hogwild_figure_and_table(tiny_runs, tmp_path, table):
     assert len(lines) == 4
     compared = {float(line["delay_scale"]): line for line in table(numbers)}
     for scale in (0.5, 2.0):
-        more = f"method.hogwild.delay_scale={scale}"
+        more = f"method.delay_scale={scale}"
         without, with_t1 = (max(logged(tiny_runs, name, more=more)[0]) for name in ("hogwild", "hogwild_t1"))
         assert float(lines["hogwild", scale]["best_mean"]) == pytest.approx(without)
         assert float(lines["hogwild+t1", scale]["best_mean"]) == pytest.approx(with_t1)

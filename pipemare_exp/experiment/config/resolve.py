@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import folder as config_folder
 from pipemare_exp.experiment.config import yaml_text
-from pipemare_exp.experiment.config.schema import Config, HogwildConfig, LrRescheduling, MethodConfig, SyncWarmup
+from pipemare_exp.experiment.config.schema import Config, LrRescheduling, MethodConfig, SyncWarmup
 from pipemare_exp.experiment.config.validate import check, from_tree
+from pipemare_exp.pipeline.method import SWITCHES
 
 NOT_IDENTITY = (
     "runs",
@@ -38,9 +40,6 @@ NOT_IDENTITY = (
 for bit (`pipemare gpu graphs` compares them on the machine at hand), and engine.history only copies. The number of
 threads may change the last bits of a sum on some machines, as the machine itself may; both are recorded in meta.json
 and neither names a run."""
-
-METHOD_FILES = {"t1+t2": "t1_t2", "t1+t2+t3": "pipemare"}
-"""Labels whose name in configs/method, and in a run folder's name, is another one."""
 
 
 def load(overrides: Sequence[str] = ()) -> Config:
@@ -69,20 +68,7 @@ def to_yaml(cfg: Config) -> str:
 
 def label(method: MethodConfig) -> str:
     """gpipe, pipedream, async (nothing), t1, t2, t1+t2, t1+t2+t3, hogwild, hogwild+t1: what tables call a method."""
-    switches = {
-        "t1": method.lr_rescheduling.enabled,
-        "t2": method.discrepancy_correction.enabled,
-        "t3": method.sync_warmup.enabled,
-    }
-    on = [name for name, enabled in switches.items() if enabled]
-    if method.name != "pipemare":
-        return "+".join([method.name, *on])
-    return "+".join(on) or "async"
-
-
-def method_file(name: str) -> str:
-    """The name of a method in file names: t1_t2 for t1+t2, pipemare for t1+t2+t3."""
-    return METHOD_FILES.get(name, name.replace("+", "_"))
+    return method.kind.label_of([SWITCHES[group] for group in method.on()], method)
 
 
 def cuts_at_pieces(cfg: Config) -> bool:
@@ -124,13 +110,11 @@ def resolve(
             f"pipeline.boundaries ends with {boundaries[-1]}, but the model has {len(sizes)} weight units (0 "
             f"to {len(sizes) - 1})"
         )
-    # GPipe exists in alternating slots only, and has the same weights whatever is asked for.
-    slots = "alternating" if cfg.method.name == "gpipe" else cfg.pipeline.slots
     pipeline = replace(
         cfg.pipeline,
         stages=len(boundaries),
         boundaries=tuple(boundaries),
-        slots=slots,
+        slots=cfg.method.kind.only_slots or cfg.pipeline.slots,
         cut=None,
         recompute=_resolve_recompute(cfg, len(boundaries)),
         split=cfg.pipeline.split if cfg.pipeline.split != 1 else None,
@@ -180,22 +164,14 @@ def _resolve_recompute(cfg: Config, stages: int) -> int | None:
 
 
 def _resolve_method(method: MethodConfig, steps_per_epoch: int) -> MethodConfig:
-    correction, hogwild = method.discrepancy_correction, HogwildConfig()
-    if method.name == "hogwild":
-        scale = method.hogwild.delay_scale
-        hogwild = replace(
-            method.hogwild,
-            delay_scale=1.0 if scale is None else scale,
-            backward=method.hogwild.backward or "same",
-            draw=method.hogwild.draw or "step",
-        )
+    correction = method.discrepancy_correction
     return replace(
         method,
         label=label(method),
-        hogwild=hogwild,
         lr_rescheduling=_in_steps(method.lr_rescheduling, steps_per_epoch),
         sync_warmup=_in_steps(method.sync_warmup, steps_per_epoch),
         discrepancy_correction=correction if correction.enabled else replace(correction, decay=None),
+        **method.kind.resolved(method, steps_per_epoch),
     )
 
 
@@ -276,6 +252,6 @@ def config_hash(cfg: Config) -> str:
 
 def run_name(cfg: Config) -> str:
     """The name of the run's folder: <task>-<method>-<scale>-s<seed>-<hash8>; <task>_<examples> on a subset."""
-    name = method_file(cfg.method.label or label(cfg.method))
+    name = methods.file_of(cfg.method.label or label(cfg.method))
     task = f"{cfg.task.name}_{cfg.data.subset}" if cfg.data.subset else cfg.task.name
     return f"{task}-{name}-{cfg.scale}-s{cfg.seed}-{config_hash(cfg)[:8]}"

@@ -8,8 +8,11 @@ made before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
 
+from pipemare_exp import methods
+from pipemare_exp.pipeline.method import SWITCHES, Method
 from pipemare_exp.settings import bounded, choice
 
 TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
@@ -72,10 +75,13 @@ class LrRescheduling:
 
 @dataclass(frozen=True)
 class DiscrepancyCorrection:
-    """T2: gamma = decay^(1/d), decay is the D of METHOD: how much of delta is left after d steps."""
+    """T2: gamma = decay^(1/d), where decay is D: how much of delta is left after d steps.
+
+    The default is e^-2: for it the estimate is exact under quadratic drift too, in the limit of large d.
+    """
 
     enabled: bool = False
-    decay: float | None = bounded(above=0.0, below=1.0)
+    decay: float | None = bounded(0.1353352832366127, above=0.0, below=1.0)
 
 
 @dataclass(frozen=True)
@@ -88,29 +94,33 @@ class SyncWarmup:
 
 
 @dataclass(frozen=True)
-class HogwildConfig:
-    """The random delays of method hogwild, None for every other one: mu_i = `delay_scale` * tau_i.
+class MethodConfig:
+    """Which weights are read, and T1, T2, T3. `label` is derived from the switches, never chosen.
 
-    `max_delay` (d_max) None: ceil(3 mu_i) at each stage. `backward`: reads the forward's version or the current
-    one. `draw`: one delay for all microbatches of a step, or one for each.
+    A method's own options are further fields, see `method_config`.
     """
 
-    delay_scale: float | None = bounded(low=0.0)
-    max_delay: int | None = bounded(low=0)
-    backward: str | None = choice(None, "same", "current")
-    draw: str | None = choice(None, "step", "microbatch")
-
-
-@dataclass(frozen=True)
-class MethodConfig:
-    """Which weights are read, and T1, T2, T3. `label` is derived from the switches, never chosen."""
-
-    name: str = choice("pipemare", "gpipe", "pipedream", "pipemare", "hogwild")
+    name: str = choice("pipemare", *methods.METHODS)
     label: str | None = None
     lr_rescheduling: LrRescheduling = LrRescheduling()
     discrepancy_correction: DiscrepancyCorrection = DiscrepancyCorrection()
     sync_warmup: SyncWarmup = SyncWarmup()
-    hogwild: HogwildConfig = HogwildConfig()
+
+    @property
+    def kind(self) -> type[Method]:
+        """The method's class, which knows the rest."""
+        return methods.find(self.name)
+
+    def on(self) -> list[str]:
+        """Which of T1, T2 and T3 are switched on."""
+        return [group for group in SWITCHES if getattr(self, group).enabled]
+
+
+@cache
+def method_config(name: str) -> type[MethodConfig]:
+    """`MethodConfig` with the own options of the method `name` beside the others. UserError for an unknown name."""
+    own = methods.find(name).Options
+    return make_dataclass("MethodConfig", [], bases=(own, MethodConfig), frozen=True)
 
 
 @dataclass(frozen=True)

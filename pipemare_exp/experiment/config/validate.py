@@ -10,9 +10,16 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pipemare_exp import settings
+from pipemare_exp import methods, settings
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config.schema import Config, MethodConfig, OptimizerConfig, ScheduleConfig
+from pipemare_exp.experiment.config.schema import (
+    Config,
+    MethodConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    method_config,
+)
+from pipemare_exp.pipeline.method import RECOMPUTATION, RUNTIME, T1, T3
 
 T = TypeVar("T")
 TRANSLATION = ("numerals", "iwslt14", "multi30k")
@@ -24,6 +31,8 @@ def from_tree(tree: Mapping[str, Any], kind: type[T], path: str = "", also: tupl
 
     Raises UserError with the offending name or value, the allowed ones, and the nearest valid name.
     """
+    if kind is MethodConfig:
+        kind = _method_config(tree, path)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     for key in tree:
@@ -31,6 +40,20 @@ def from_tree(tree: Mapping[str, Any], kind: type[T], path: str = "", also: tupl
             raise UserError(_unknown(str(key), path, (*fields, *also)))
     values = {key: _value(tree[key], hints[key], fields[key], f"{path}.{key}".lstrip(".")) for key in tree}
     return kind(**values)
+
+
+def _method_config(tree: Mapping[str, Any], path: str) -> Any:
+    """The `MethodConfig` of the method that `tree` names. Raises UserError for another method's option."""
+    name = str(tree.get("name", MethodConfig.name))
+    kind = method_config(name)
+    for key in tree:
+        owners = [other for other, method in methods.METHODS.items() if key in settings.names(method.Options)]
+        if owners and key not in settings.names(kind):
+            raise UserError(
+                f"{path}.{key}={tree[key]} with {path}.name={name}: it is an option of {' and '.join(owners)} only; "
+                f"leave it out or take method={owners[0]}"
+            )
+    return kind
 
 
 def _unknown(key: str, path: str, known: tuple[str, ...]) -> str:
@@ -50,6 +73,9 @@ def setting_names(kind: type, path: str = "") -> list[str]:
     for field in dataclasses.fields(kind):
         where, hint = f"{path}{field.name}", hints[field.name]
         names += setting_names(typing.cast(type, hint), f"{where}.") if dataclasses.is_dataclass(hint) else [where]
+    if kind is MethodConfig:
+        own = [name for method in methods.METHODS.values() for name in settings.names(method.Options)]
+        names += [f"{path}{name}" for name in dict.fromkeys(own)]
     return names
 
 
@@ -77,7 +103,6 @@ def check(cfg: Config) -> None:
     _check_engine(cfg)
     _check_precision(cfg)
     _check_method(cfg.method)
-    _check_hogwild(cfg)
     _check_recomputation(cfg)
     _check_optimizer(cfg.optimizer)
     _check_schedule(cfg.schedule)
@@ -90,30 +115,10 @@ def check(cfg: Config) -> None:
 
 
 def _check_method(method: MethodConfig) -> None:
+    for group in method.on():
+        method.kind.check_takes(group, f"set method.{group}.enabled=false or take another method")
     t1, t2, t3 = method.lr_rescheduling, method.discrepancy_correction, method.sync_warmup
-    if method.name == "gpipe" and (t1.enabled or t2.enabled or t3.enabled):
-        raise UserError(
-            "method.name=gpipe with T1, T2 or T3: GPipe is synchronous, every delay tau is 0, so there is no "
-            "rate to reschedule, no discrepancy to correct and nothing to warm up to; disable them or take "
-            "method=pipemare"
-        )
-    if method.name == "pipedream" and t2.enabled:
-        raise UserError(
-            "method.name=pipedream with T2 (discrepancy_correction): the backward reads the very version "
-            "that the forward read, so d = tau_fwd - tau_bkwd = 0 and there is nothing to correct; "
-            "set method.discrepancy_correction.enabled=false or take method=pipemare"
-        )
-    if method.name == "pipedream" and t1.enabled:
-        raise UserError(
-            "method.name=pipedream with T1 (lr_rescheduling): PipeDream is the baseline as published, which "
-            "has one rate for all stages; set method.lr_rescheduling.enabled=false or take method=pipemare"
-        )
-    if method.name == "hogwild" and t2.enabled:
-        raise UserError(
-            "method.name=hogwild with T2 (discrepancy_correction): the delays are random, so there is no d to "
-            "extrapolate over; set method.discrepancy_correction.enabled=false"
-        )
-    for name, switch in (("lr_rescheduling", t1), ("sync_warmup", t3)):
+    for name, switch in ((T1, t1), (T3, t3)):
         if switch.enabled and (switch.steps is None) == (switch.epochs is None):
             both = "both" if switch.steps is not None else "neither"
             raise UserError(
@@ -145,10 +150,11 @@ def _check_engine(cfg: Config) -> None:
             f"pipeline.split={cfg.pipeline.split} with engine=runtime: a stage runs whole pieces of the model, parts "
             "of a weight unit exist in the emulator only; leave pipeline.split out"
         )
-    if engine.flush == "1f1b" and cfg.method.name != "gpipe":
+    cfg.method.kind.check_takes(RUNTIME, "take engine=emulator")
+    if engine.flush == "1f1b" and not cfg.method.kind.synchronous:
         raise UserError(
-            f"engine.flush=1f1b with method.name={cfg.method.name}: it orders the minibatches of method=gpipe; leave "
-            "it out"
+            f"engine.flush=1f1b with method.name={cfg.method.name}: it orders the minibatches of a synchronous method; "
+            "leave it out"
         )
 
 
@@ -166,34 +172,17 @@ def _check_precision(cfg: Config) -> None:
         raise UserError(f"precision=bf16 with {reason}; leave precision out")
 
 
-def _check_hogwild(cfg: Config) -> None:
-    if cfg.method.name == "hogwild":
-        if cfg.engine.name != "emulator":
-            raise UserError(
-                f"method.name=hogwild with engine={cfg.engine.name}: a real pipeline has the delays that it has, "
-                "random ones exist in the emulator only; take engine=emulator"
-            )
-        return
-    named = [key for key, value in dataclasses.asdict(cfg.method.hogwild).items() if value is not None]
-    if named:
-        raise UserError(
-            f"method.hogwild.{named[0]} with method.name={cfg.method.name}: only Hogwild!-style training has random "
-            "delays; leave it out or take method=hogwild"
-        )
-
-
 def _check_recomputation(cfg: Config) -> None:
-    segment, method = cfg.pipeline.recompute, cfg.method.name
+    segment = cfg.pipeline.recompute
     if segment is None:
         return
-    if method in ("gpipe", "hogwild") or cfg.pipeline.slots == "alternating":
-        reason = {
-            "gpipe": "GPipe exists in alternating slots only",
-            "hogwild": "random delays have no schedule with slots to recompute in",
-        }.get(method, "a slot that holds one operation has no room for a recomputation, which would change all delays")
+    cfg.method.kind.check_takes(RECOMPUTATION, "set pipeline.recompute=null")
+    only = cfg.method.kind.only_slots
+    if (only or cfg.pipeline.slots) == "alternating":
+        where = f"method.name={cfg.method.name}, which exists in {only} slots only" if only else "pipeline=alternating"
         raise UserError(
-            f"pipeline.recompute={segment} with method.name={method}, pipeline.slots={cfg.pipeline.slots}: {reason}; "
-            "set pipeline.recompute=null"
+            f"pipeline.recompute={segment} with {where}: a slot that holds one operation has no room for a "
+            "recomputation, which would change all delays; set pipeline.recompute=null"
         )
     if cfg.pipeline.split not in (None, 1):
         raise UserError(

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from pipemare_exp import methods
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs.folder import write_json, write_text
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.timeline import Event, Windows, aligned, busy, chrome_trace, utilization, windows
-from pipemare_exp.pipeline.schedule import costs
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
 
 OPS = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "E": "evaluate"}
@@ -70,6 +70,8 @@ def summary(cfg: Config, by_rank: dict[int, list[Event]], reports: Sequence[dict
         }
         for (rank, events), share, report in zip(by_rank.items(), shares, reports, strict=True)
     ]
+    known_costs = methods.costs_of(cfg.method.label or "")
+    assert known_costs is not None, "a method that ranks execute declares its costs"
     return {
         "method": cfg.method.label,
         "stages": pipeline.stages,
@@ -77,7 +79,7 @@ def summary(cfg: Config, by_rank: dict[int, list[Event]], reports: Sequence[dict
         "slots": pipeline.slots,
         "utilization": sum(known) / len(known) if known else None,
         # With several stages on a rank the pipeline is as long as there are ranks: a rank works for its stages in turn.
-        "utilization_model": costs.utilization(cfg.method.name, len(by_rank), pipeline.microbatches),
+        "utilization_model": known_costs.utilization(len(by_rank), pipeline.microbatches),
         "steps_per_second": steps_per_second,
         "seconds": seconds,
         "ranks": ranks,
@@ -91,9 +93,8 @@ def _steady(cfg: Config, by_rank: dict[int, list[Event]]) -> Windows | None:
     updates = [[e.step for e in events if e.op == "U"] for events in by_rank.values()]
     if not all(updates):
         return None
-    depth = history_depth(max(slot_delays(pipeline.stages, pipeline.slots)), pipeline.microbatches)
-    if cfg.method.name == "gpipe":
-        depth = 0
+    deepest = 0 if cfg.method.kind.synchronous else max(slot_delays(pipeline.stages, pipeline.slots))
+    depth = history_depth(deepest, pipeline.microbatches)
     first = max((cfg.method.sync_warmup.steps or 0) + depth + 1, *(min(found) + 1 for found in updates))
     last = min(max(found) for found in updates) - depth
     try:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from pipemare_exp import methods, optimizers, tasks
+from pipemare_exp import optimizers, settings, tasks
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config, MethodConfig
 from pipemare_exp.experiment.training.threads import Meter
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.recompute import piece_starts
 from pipemare_exp.pipeline.model.units import Unit, pieces, weight_units
 from pipemare_exp.pipeline.weights.precision import allow_tf32
@@ -93,19 +93,16 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def build_method(method: MethodConfig, seed: int = 0) -> methods.Method:
+def build_method(method: MethodConfig, seed: int = 0) -> Method:
     """The method object of a resolved configuration; `seed` is for a method that draws at random."""
-    options: dict[str, Any] = {}
-    if method.sync_warmup.enabled:
-        options["warmup_steps"] = method.sync_warmup.steps
-    if method.lr_rescheduling.enabled:
-        options["lr_rescheduling_steps"] = method.lr_rescheduling.steps
-    if method.discrepancy_correction.enabled:
-        options["decay"] = method.discrepancy_correction.decay
-    if method.name == "hogwild":
-        options |= {key: value for key, value in asdict(method.hogwild).items() if value is not None}
-        options["seed"] = seed
-    return methods.build(method.name, **options)
+    t1, t2, t3 = method.lr_rescheduling, method.discrepancy_correction, method.sync_warmup
+    return method.kind(
+        lr_rescheduling_steps=(t1.steps or 0) if t1.enabled else 0,
+        decay=t2.decay if t2.enabled else None,
+        warmup_steps=(t3.steps or 0) if t3.enabled else 0,
+        seed=seed,
+        **{name: getattr(method, name) for name in settings.names(method.kind.Options)},
+    )
 
 
 def build_optimizer(cfg: Config) -> Callable[[list[dict]], torch.optim.Optimizer]:

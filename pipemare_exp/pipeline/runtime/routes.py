@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.method import RUNTIME, Method
 from pipemare_exp.pipeline.schedule.actions import Action, Op
 from pipemare_exp.pipeline.schedule.columns import Columns
 
@@ -25,8 +25,7 @@ def columns_of(
     """The columns that `method` runs under. Raises UserError for a method that follows no schedule."""
     if flush not in FLUSHES:
         raise UserError(f"engine.flush={flush}; allowed: {', '.join(FLUSHES)}")
-    if method.unscheduled:
-        raise UserError(f"method {method.label} with engine=runtime: {method.unscheduled}; take engine=emulator")
+    method.check_takes(RUNTIME, "take engine=emulator")
     if method.synchronous:
         return Columns(stages, microbatches, steps, flush=flush)
     if flush != "gpipe":

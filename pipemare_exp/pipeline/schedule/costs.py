@@ -1,9 +1,8 @@
-"""What each method costs by the model: utilization, time, memory and activations as named formulas.
+"""What a method costs by the model: utilization, time, memory and activations as named formulas.
 
-Nothing here is measured. Conventions: memory is in multiples of W, the size of all weights; activations are
-in microbatch-at-one-stage units (one microbatch's activations at one stage), summed over the stages, each
-counted at its peak in steady state. P stages, N microbatches in a minibatch. Methods: gpipe, pipedream,
-pipemare (with T2) and pipemare_no_t2.
+A method declares its `Costs`; everything else here follows from them. Nothing is measured. Memory is in multiples of W,
+the size of all weights; activations are in microbatch-at-one-stage units (one microbatch's activations at one stage),
+summed over the stages, each counted at its peak in steady state. P stages, N microbatches in a minibatch.
 """
 
 from __future__ import annotations
@@ -16,18 +15,8 @@ from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.pipeline.schedule.actions import recompute_segment
 from pipemare_exp.pipeline.schedule.versions import history_depth, mean_delays, recompute_delays, slot_delays
 
-METHODS = ("gpipe", "pipedream", "pipemare", "pipemare_no_t2")
 OPTIMIZER_STATE = {"sgd": 0, "sgd_momentum": 1, "adamw": 2}
 """Optimizer state in multiples of W: momentum; first and second moment."""
-
-
-def utilization(method: str, stages: int, microbatches: int) -> float:
-    """Busy over available operation slots in steady state: N/(N+P-1) for GPipe, 1 for what is never flushed.
-
-    GPipe's fill and drain recur in every minibatch and count; an asynchronous method's occur once and do not.
-    """
-    _check_method(method)
-    return microbatches / (microbatches + stages - 1) if method == "gpipe" else 1.0
 
 
 def gpipe_ratio(stages: int, microbatches: int) -> float:
@@ -78,12 +67,12 @@ def stash_model(sizes: Sequence[int], microbatches: int, slots: str = "duplex") 
 class Memory:
     """A method's memory besides activations, in multiples of W.
 
-    weights        the current weights, 1
+    weights        the whole versions of the weights that every stage holds
     gradients      their sum over the microbatches of a minibatch, 1
     optimizer      the optimizer's state
-    stash_uniform  past versions kept for backwards (PipeDream), stages of equal size
+    stash_uniform  past versions kept for backwards, stages of equal size
     stash_model    the same, stages of the model's sizes; None without sizes
-    t2             the discrepancy correction's delta, 1
+    buffers        the method's own tensors of the weights' size: T2's delta
     """
 
     weights: float
@@ -91,36 +80,66 @@ class Memory:
     optimizer: float
     stash_uniform: float
     stash_model: float | None
-    t2: float
+    buffers: float
 
     def total(self) -> float:
         """All of it, with the model's stash where it is known and the uniform one otherwise."""
         stash = self.stash_uniform if self.stash_model is None else self.stash_model
-        return self.weights + self.gradients + self.optimizer + stash + self.t2
+        return self.weights + self.gradients + self.optimizer + stash + self.buffers
 
 
-def memory(
-    method: str,
-    stages: int,
-    microbatches: int,
-    optimizer: str = "sgd_momentum",
-    slots: str = "duplex",
-    sizes: Sequence[int] | None = None,
-) -> Memory:
-    """A method's `Memory`; `sizes`: weights of each of the P stages. UserError for an unknown name."""
-    _check_method(method)
-    if sizes is not None and len(sizes) != stages:
-        raise UserError(f"{len(sizes)} stage sizes for {stages} stages; give one size per stage")
-    stashes = method == "pipedream"
-    by_model = None if sizes is None else stash_model(sizes, microbatches, slots) if stashes else 0.0
-    return Memory(
-        weights=1.0,
-        gradients=1.0,
-        optimizer=optimizer_memory(optimizer),
-        stash_uniform=stash_uniform(stages, microbatches, slots) if stashes else 0.0,
-        stash_model=by_model,
-        t2=1.0 if method == "pipemare" else 0.0,
-    )
+@dataclass(frozen=True)
+class Costs:
+    """What a method declares about its costs; the default: asynchronous, keeping the current weights only.
+
+    flushed   every minibatch fills and drains the pipeline, which runs in alternating slots
+    versions  whole versions of the weights that every stage holds, the current one included
+    stash     past versions kept for backwards, per step of a stage's delay: 1 with weight stashing
+    buffers   further tensors of the weights' size, such as T2's delta
+    """
+
+    flushed: bool = False
+    versions: float = 1.0
+    stash: float = 0.0
+    buffers: float = 0.0
+
+    def utilization(self, stages: int, microbatches: int) -> float:
+        """Busy over available operation slots in steady state: N/(N+P-1) if flushed, 1 for what never is.
+
+        Fill and drain recur in every flushed minibatch and count; an asynchronous method's occur once and do not.
+        """
+        return microbatches / (microbatches + stages - 1) if self.flushed else 1.0
+
+    def memory(
+        self,
+        stages: int,
+        microbatches: int,
+        optimizer: str = "sgd_momentum",
+        slots: str = "duplex",
+        sizes: Sequence[int] | None = None,
+    ) -> Memory:
+        """The `Memory`; `sizes`: weights of each of the P stages. UserError for an unknown optimizer."""
+        if sizes is not None and len(sizes) != stages:
+            raise UserError(f"{len(sizes)} stage sizes for {stages} stages; give one size per stage")
+        return Memory(
+            weights=self.versions,
+            gradients=1.0,
+            optimizer=optimizer_memory(optimizer),
+            stash_uniform=self.stash * stash_uniform(stages, microbatches, slots),
+            stash_model=None if sizes is None else self.stash * stash_model(sizes, microbatches, slots),
+            buffers=self.buffers,
+        )
+
+    def activations(self, stages: int, microbatches: int, slots: str = "duplex") -> int:
+        """Activations held without recomputation.
+
+        Flushed: P N (a minibatch's microbatches, at every stage). Asynchronous: a stage holds L_s in duplex slots,
+        together P^2, and L_s + 1 = P - s in alternating slots, together P(P+1)/2. Steps that run flushed (T3) hold P N.
+        """
+        if self.flushed:
+            return stages * microbatches
+        delays = slot_delays(stages, slots)
+        return sum(delays) if slots == "duplex" else sum(delay + 1 for delay in delays)
 
 
 def memory_ratio(
@@ -158,20 +177,6 @@ def emulator_memory(
     return ring + (int(delta) + 2 * int(images)) * sum(sizes)
 
 
-def activations(method: str, stages: int, microbatches: int, slots: str = "duplex") -> int:
-    """Activations held without recomputation.
-
-    GPipe: P N (a minibatch's microbatches, at every stage). Asynchronous: a stage holds L_s in duplex slots,
-    together P^2, and L_s + 1 = P - s in alternating slots, together P(P+1)/2. Steps that run flushed (T3)
-    hold P N.
-    """
-    _check_method(method)
-    if method == "gpipe":
-        return stages * microbatches
-    delays = slot_delays(stages, slots)
-    return sum(delays) if slots == "duplex" else sum(delay + 1 for delay in delays)
-
-
 def activations_recomputed(stages: int, segment: int) -> int:
     """Activations held by an asynchronous method in duplex slots that recomputes segments of S stages.
 
@@ -195,8 +200,3 @@ def sqrt_segment(stages: int) -> int:
 def recompute_ring(segment: int, microbatches: int) -> int:
     """ceil((2S-1)/N): past estimates that recomputation with T2 keeps, at a segment's first stage."""
     return history_depth(2 * segment - 1, microbatches)
-
-
-def _check_method(method: str) -> None:
-    if method not in METHODS:
-        raise UserError(f"method {method!r}; allowed: {', '.join(METHODS)}{suggest(method, METHODS)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.training import session as train
-from pipemare_exp.methods import PipeMare
+from pipemare_exp.methods.pipemare import PipeMare
 
 
 def test_the_pipeline_is_not_flushed_at_an_epochs_end(tmp_path, monkeypatch):

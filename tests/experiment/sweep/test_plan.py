@@ -32,7 +32,7 @@ def finish(run: Run, seconds: float, outcome: str = "finished", **more: object) 
 
 
 def test_a_cell_leads_to_the_run_that_train_makes_of_the_same_overrides(tmp_path: Path) -> None:
-    cells = [cell("gpipe"), cell("t1_t2", "pipeline.recompute=sqrt"), cell("hogwild", "method.hogwild.delay_scale=2")]
+    cells = [cell("gpipe"), cell("t1_t2", "pipeline.recompute=sqrt"), cell("hogwild", "method.delay_scale=2")]
     planned = sweep_plan.plan(cells, tmp_path)
     for one in planned:
         cfg = assemble.prepare(config.load(one.cell.overrides)).cfg

@@ -160,7 +160,7 @@ def test_evaluation_every_second_epoch_and_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_refused_option_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipemare_exp.methods import PipeMare
+    from pipemare_exp.methods.pipemare import PipeMare
 
     monkeypatch.setattr(PipeMare, "cannot", {"decay": "it was so decided"})
     with pytest.raises(UserError, match="decay with method pipemare: it was so decided"):

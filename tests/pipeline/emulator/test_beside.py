@@ -59,7 +59,7 @@ def test_the_same_bits_as_copying(label, microbatches, slots):
 @pytest.mark.parametrize("draw", ["step", "microbatch"])
 def test_random_delays_too(draw, backward):
     def how():
-        return methods.Hogwild(max_delay=3, backward=backward, draw=draw)
+        return methods.build("hogwild", max_delay=3, backward=backward, draw=draw)
 
     made = three(dense_net, (5,), how, SGD(0.9), 4, range(4))
     for minibatch in minibatches((5,), 4, STEPS):
@@ -168,7 +168,9 @@ def test_methods_whose_backward_reads_what_its_forward_read_go_without(monkeypat
 
 def test_where_it_is_used():
     def built(net, **options):
-        return emulator(net, torch.zeros(1, 700).double(), [0], methods.PipeMare(), SGD(0.0), 1, **options).beside
+        return emulator(
+            net, torch.zeros(1, 700).double(), [0], methods.build("pipemare"), SGD(0.0), 1, **options
+        ).beside
 
     wide = 700 * 750 * 8
     assert wide >= WORTHWHILE > 700 * 740 * 8

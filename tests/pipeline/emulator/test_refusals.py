@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.methods import PipeMare
+from pipemare_exp.methods.pipemare import PipeMare
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.model.units import Unit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule.orders import gpipe, pipedream, pipemare
@@ -25,12 +26,12 @@ def test_memory_ratio_counts_what_it_says():
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 2), (9, 5)])
 def test_utilization_is_what_schedules_have(stages, microbatches):
-    assert costs.utilization("gpipe", stages, microbatches) == gpipe(stages, microbatches, 2).utilization()
+    assert methods.costs()["gpipe"].utilization(stages, microbatches) == gpipe(stages, microbatches, 2).utilization()
     inverse = pytest.approx(1 / costs.gpipe_ratio(stages, microbatches), rel=1e-12)
-    assert costs.utilization("gpipe", stages, microbatches) == inverse
+    assert methods.costs()["gpipe"].utilization(stages, microbatches) == inverse
     for method, make in (("pipedream", pipedream), ("pipemare", pipemare), ("pipemare_no_t2", pipemare)):
         plan = make(stages, microbatches, 2 * stages // microbatches + 2)
-        assert costs.utilization(method, stages, microbatches) == plan.utilization(steady=True)
+        assert methods.costs()[method].utilization(stages, microbatches) == plan.utilization(steady=True)
 
 
 def test_modelled_time_is_the_flushed_schedules_length():
@@ -44,18 +45,18 @@ def test_modelled_time_is_the_flushed_schedules_length():
 
 def test_memory_of_every_method():
     sizes = [10, 0, 30]  # tau = 5/2, 3/2, 1/2
-    table = {method: costs.memory(method, 3, 2, "adamw", sizes=sizes) for method in costs.METHODS}
+    table = {method: methods.costs()[method].memory(3, 2, "adamw", sizes=sizes) for method in methods.costs()}
     for method, row in table.items():
         assert (row.weights, row.gradients, row.optimizer) == (1, 1, 2)
-        assert row.t2 == (method == "pipemare")
+        assert row.buffers == (method == "pipemare")
         if method != "pipedream":
             assert row.stash_uniform == row.stash_model == 0
     assert table["pipedream"].stash_uniform == pytest.approx(3 / 2)
     assert table["pipedream"].stash_model == pytest.approx((2.5 * 10 + 0.5 * 30) / 40)
     assert table["pipedream"].total() == pytest.approx(5.0)
     assert table["pipemare"].total() == 5
-    assert costs.memory("pipedream", 3, 2).stash_model is None
-    assert costs.memory("pipedream", 3, 2).total() == pytest.approx(3 + 1.5)
+    assert methods.costs()["pipedream"].memory(3, 2).stash_model is None
+    assert methods.costs()["pipedream"].memory(3, 2).total() == pytest.approx(3 + 1.5)
     assert [costs.optimizer_memory(name) for name in ("sgd", "sgd_momentum", "adamw")] == [0, 1, 2]
 
 
@@ -75,10 +76,10 @@ def test_activations_are_what_schedules_hold(stages):
     for method, make in (("pipedream", pipedream), ("pipemare", pipemare)):
         for slots in ("duplex", "alternating"):
             held = sum(make(stages, microbatches, steps, slots).peak_activations())
-            assert costs.activations(method, stages, microbatches, slots) == held
-    assert costs.activations("pipemare", stages, microbatches) == stages**2
+            assert methods.costs()[method].activations(stages, microbatches, slots) == held
+    assert methods.costs()["pipemare"].activations(stages, microbatches) == stages**2
     held = max(gpipe(stages, microbatches, 2).activations())
-    assert costs.activations("gpipe", stages, microbatches) == held == stages * microbatches
+    assert methods.costs()["gpipe"].activations(stages, microbatches) == held == stages * microbatches
     for segment in range(1, stages + 1):
         plan = pipemare(stages, microbatches, steps, segment=segment)
         assert costs.activations_recomputed(stages, segment) == max(plan.activations())
@@ -120,9 +121,8 @@ def test_emulator_memory_counts_rings_estimates_and_delta():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: costs.utilization("gpip", 3, 2), 'gpip.*allowed: gpipe, .*did you mean "gpipe"'),
-        (lambda: costs.memory("pipedream", 3, 2, "adam"), "adam.*sgd_momentum, adamw"),
-        (lambda: costs.memory("pipedream", 3, 2, sizes=[1, 2]), "2 stage sizes for 3 stages"),
+        (lambda: methods.costs()["pipedream"].memory(3, 2, "adam"), "adam.*sgd_momentum, adamw"),
+        (lambda: methods.costs()["pipedream"].memory(3, 2, sizes=[1, 2]), "2 stage sizes for 3 stages"),
     ],
 )
 def test_wrong_names_are_named(call, words):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from pipemare_exp.methods import Hogwild
+from pipemare_exp.methods.hogwild import Hogwild
 from pipemare_exp.pipeline.weights.host_history import HostHistory
 from tests.pipeline.reference import SGD
 from tests.pipeline.toys import METHODS, emulator, loss, minibatches, mixed_net, rule, same

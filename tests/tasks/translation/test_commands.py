@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pipemare_exp import cli
+from pipemare_exp import cli, methods
 from pipemare_exp.data import bitext
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
@@ -71,7 +71,7 @@ def test_mistakes_end_with_2_and_a_line(run, capsys, arguments, words):
 @pytest.mark.parametrize("method", ["gpipe", "pipedream", "async", "t1", "t2", "t1_t2", "pipemare"])
 def test_every_cell_composes(task, method):
     cfg = config.load([f"experiment={task}/{method}"])
-    assert cfg.task.name == cfg.data.name == task and config.method_file(config.label(cfg.method)) == method
+    assert cfg.task.name == cfg.data.name == task and methods.file_of(config.label(cfg.method)) == method
     assert cfg.optimizer.betas == (0.9, 0.98) and cfg.task.label_smoothing == 0.1
 
 
