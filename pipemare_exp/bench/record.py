@@ -10,7 +10,7 @@ from typing import Any
 
 from pipemare_exp.bench.runtime_memory import totals
 from pipemare_exp.experiment.runs import provenance
-from pipemare_exp.experiment.runs.folder import write_json
+from pipemare_exp.experiment.runs.writing import write_json
 
 
 def add(path: Path, found: dict[str, Any], argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`pipemare eval`: the last checkpoint of a run, scored again."""
+"""`pipemare eval`: the last checkpoint of a run, or its best model, scored again."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("run", metavar="RUN", help="a run's folder, or its name in the folder of runs")
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
+    parser.add_argument("--best", action="store_true", help="the model of the best evaluation (checkpoint.best=true)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--beam", type=int, metavar="B", help="translation: width of the test's beam (default: 5)")
     parser.add_argument(
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--beam {args.beam}; it must be at least 1")
     testing = {"beam": args.beam, "output": Path(args.output) if args.output else None}
     scores = evaluate(
-        open_run(args.run, args.runs), **{name: value for name, value in testing.items() if value is not None}
+        open_run(args.run, args.runs),
+        "best" if args.best else "last",
+        **{name: value for name, value in testing.items() if value is not None},
     )
     if args.json:
         print(json.dumps(scores, indent=2))

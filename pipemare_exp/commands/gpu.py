@@ -128,7 +128,7 @@ def _write(args: argparse.Namespace, found: dict[str, Any]) -> None:
     if not args.out:
         return
     from pipemare_exp.experiment.runs import provenance
-    from pipemare_exp.experiment.runs.folder import write_json
+    from pipemare_exp.experiment.runs.writing import write_json
 
     commit, dirty = provenance.commit()
     made = {"machine": provenance.machine(), "versions": provenance.versions(), "commit": commit, "dirty": dirty}

@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     import_figures()
     from paper_figures import registry
     from pipemare_exp.data.cache import data_root
-    from pipemare_exp.experiment.runs.folder import project_root, runs_root, write_text
+    from pipemare_exp.experiment.runs.folder import runs_root
+    from pipemare_exp.experiment.runs.writing import write_text
+    from pipemare_exp.paths import project_root
     from pipemare_exp.report import page as report_page
 
     if args.scale is not None and args.scale not in registry.SCALES:

@@ -214,10 +214,12 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """`every_steps` None: as often as costs less than 2 % of the time. `keep`: older ones beside the last."""
+    """`every_steps` None: as often as costs less than 2 % of the time. `keep`: older ones beside the last. `best`:
+    whether the model of the best evaluation is kept, too."""
 
     every_steps: int | None = bounded(low=1)
     keep: int = bounded(1, low=1)
+    best: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ pipeline to drain, and nothing touches what is trained.
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.runs.checkpoint import read, write
-from pipemare_exp.experiment.runs.folder import sync_folder
+from pipemare_exp.experiment.runs.reading import Damaged
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.loop import Loop, evaluation_due
@@ -86,9 +85,11 @@ def restore_rank(runtime: Runtime, folder: Path, version: int) -> None:
     """Take the states of this rank's stages out of a checkpoint's files, whatever ranks wrote them."""
     states: dict[int, dict[str, Any]] = {}
     for path in sorted((folder / _step_folder(version)).glob("rank-*.pt")):
-        saved = read(path)
-        if saved is not None:
-            states |= {stage: state for stage, state in saved["stages"].items() if stage in runtime.stages}
+        try:
+            saved = read(path)
+        except Damaged:
+            continue
+        states |= {stage: state for stage, state in saved["stages"].items() if stage in runtime.stages}
         if len(states) == len(runtime.stages):
             break
     missing = sorted(set(runtime.stages) - set(states))
@@ -104,10 +105,7 @@ def _step_folder(version: int) -> str:
 
 def _save_rank(folder: Path, rank: int, states: dict[int, dict[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".rank-{rank}.pt"
-    write(temporary, {"stages": states})
-    os.replace(temporary, folder / f"rank-{rank}.pt")
-    sync_folder(folder)
+    write(folder / f"rank-{rank}.pt", {"stages": states})
 
 
 class Pipeline:

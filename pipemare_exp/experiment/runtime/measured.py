@@ -12,7 +12,7 @@ import torch
 
 from pipemare_exp import methods
 from pipemare_exp.experiment.config.schema import Config
-from pipemare_exp.experiment.runs.folder import write_json, write_text
+from pipemare_exp.experiment.runs.writing import write_json, write_text
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.timeline import Event, Windows, aligned, busy, chrome_trace, utilization, windows
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays

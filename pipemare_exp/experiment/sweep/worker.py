@@ -20,7 +20,8 @@ from omegaconf import OmegaConf
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
-from pipemare_exp.experiment.runs.folder import FINAL, Run, write_text
+from pipemare_exp.experiment.runs.folder import FINAL, Run
+from pipemare_exp.experiment.runs.writing import write_text
 
 LOOK = 0.3  # seconds between two looks for the wish to stop, in a worker
 WAIT = 0.5  # seconds between two looks at a run that another process trains

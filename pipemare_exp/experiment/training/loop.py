@@ -6,7 +6,6 @@ A step's number is the number of updates done once it is through (1, 2, ...), in
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +14,21 @@ import torch
 from torch import Tensor
 
 from pipemare_exp import metrics
+from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config
+from pipemare_exp.experiment.runs import rows
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, write
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.pipeline.engine import Engine
 
-FORMAT = 2
+FORMAT = 3
 """Of a checkpoint's contents; a reader refuses what it does not know."""
+
+
+BEST = "best.pt"
+"""The model of the best evaluation, in the folder of checkpoints (`checkpoint.best`)."""
 
 
 class Diverged(Exception):
@@ -157,22 +162,27 @@ class Loop:
             raise Diverged(self.step)
         with self.engine.evaluation() as model:
             values = self.task.evaluate(model)
+            self.latest = values[self.metric.name]
             if self.cfg.evaluation.average:
                 self._keep_weights(model, self.cfg.evaluation.average)
+            if self.best is None or self.metric.better(self.latest, than=self.best):
+                self.best = self.latest
+                if self.cfg.checkpoint.best:
+                    self._keep_best(model)
         self.evaluated = self.step
-        self.latest = values[self.metric.name]
-        if self.best is None or self.metric.better(self.latest, than=self.best):
-            self.best = self.latest
         row = {"kind": "eval", "step": self.step, "epoch": self.epochs_done, "split": self.task.eval_split}
         self.emit([{**row, **values, "seconds": round(self.seconds, 3)}])
 
     def _keep_weights(self, model: torch.nn.Module, count: int) -> None:
         """Keep the model of this evaluation for averaging, and the `count` - 1 before it."""
-        folder = self.run_folder.checkpoints
-        write(folder / ".writing.pt", {name: value.clone() for name, value in model.state_dict().items()})
-        os.replace(folder / ".writing.pt", folder / f"weights-{self.step:08d}.pt")
+        write(self.run_folder.checkpoints / f"weights-{self.step:08d}.pt", _copied(model))
         for old in self.kept_weights()[:-count]:
             old.unlink()
+
+    def _keep_best(self, model: torch.nn.Module) -> None:
+        """Keep the model of this evaluation as best.pt."""
+        identity = {"format": FORMAT, "config_hash": self.hash, "step": self.step}
+        write(self.run_folder.checkpoints / BEST, {**identity, "model": _copied(model)})
 
     def kept_weights(self) -> list[Any]:
         """Files of the models kept for averaging, oldest first."""
@@ -201,12 +211,37 @@ class Loop:
             "latest": self.latest,
             "seconds": self.seconds,
             "window": self._window,
+            "metrics": rows.mark(self.run_folder.metrics_file),
             "emulator": self.engine.state_dict(),
             "parts": self.engine.parts,
         }
-        self.run_folder.sync_metrics()
         self.checkpoints.save(state)
         self.run_folder.set_status("running", self.step)
+
+    def unfit(self, state: State) -> str | None:
+        """Why a run cannot go on from the checkpoint `state`: rows of metrics.jsonl before it are not there any more.
+
+        Raises UserError for a checkpoint of another configuration or version.
+        """
+        self.check(state)
+        return rows.lost(self.run_folder.metrics_file, state["metrics"])
+
+    def check(self, state: State) -> None:
+        """Raises UserError for a checkpoint of another configuration or version."""
+        folder = self.run_folder.checkpoints
+        if state.get("format") != FORMAT:
+            raise UserError(
+                f"{folder} holds checkpoints of format {state.get('format')}, this version reads {FORMAT}; "
+                "go on with the version that wrote them (meta.json names its commit)"
+            )
+        if state["config_hash"] != self.hash:
+            raise UserError(f"{folder} holds checkpoints of another configuration; move them away")
+
+    def show(self, state: State) -> None:
+        """Take the model of best.pt, to be evaluated and not to be trained."""
+        with self.engine.evaluation() as model:
+            model.load_state_dict(state["model"])
+        self.step = state["step"]
 
     def restore(self, state: State) -> None:
         """Go on from a checkpoint, bit for bit."""
@@ -215,3 +250,8 @@ class Loop:
         self.best, self.latest = state["best"], state["latest"]
         self._window = list(state["window"])
         self._seconds, self._began = state["seconds"], time.monotonic()
+
+
+def _copied(model: torch.nn.Module) -> State:
+    """The model's state with storage of its own: a view would be saved with the whole flat buffer."""
+    return {name: value.clone() for name, value in model.state_dict().items()}

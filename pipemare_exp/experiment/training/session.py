@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import shlex
 import time
@@ -15,17 +16,22 @@ from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config
-from pipemare_exp.experiment.runs import provenance
-from pipemare_exp.experiment.runs.checkpoint import Checkpoints
-from pipemare_exp.experiment.runs.folder import Run, runs_root, write_json, write_text
+from pipemare_exp.experiment.runs import provenance, rows
+from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State
+from pipemare_exp.experiment.runs.folder import Run, runs_root
+from pipemare_exp.experiment.runs.reading import Damaged
+from pipemare_exp.experiment.runs.writing import remove_left_over, write_json, write_text
 from pipemare_exp.experiment.tracking.guard import GuardedTracker
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.interrupts import StopRequest
 from pipemare_exp.experiment.training.log import RunLog
-from pipemare_exp.experiment.training.loop import FORMAT, Diverged, Loop
+from pipemare_exp.experiment.training.loop import Diverged, Loop
 from pipemare_exp.experiment.training.progress import Progress
 from pipemare_exp.experiment.training.threads import settle
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a write meets on a full disk, beyond a quota and beyond the largest file allowed."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,12 @@ def train(
     # Its loop binds the method to the pipeline, which may refuse: a run that cannot be leaves no folder.
     session = _Session(prepared, run, progress, request, list(overrides), make_loop)
     run.create()
-    with run.lock(), request, RunLog(run.path) as progress.log:
-        return session.train()
+    with run.lock(), request:
+        try:
+            with RunLog(run.path) as progress.log:
+                return session.train()
+        except OSError as error:  # before the first step or after the last: what the training meets is an outcome
+            raise UserError(_on_disk(error, run)) from error
 
 
 class _Session:
@@ -95,16 +105,18 @@ class _Session:
         self.checkpoints = Checkpoints(run.checkpoints, self.cfg.checkpoint.keep)
         self.tracker: GuardedTracker | None = None
         self.error = ""
+        self.sessions: list[dict[str, Any]] = []
         self.loop = make_loop(prepared, run, self.checkpoints, emit=self._emit, stop=stop.wanted, stepped=progress.step)
 
     def train(self) -> Result:
         loop = self.loop
-        self.threads = settle(self.cfg.threads, self.prepared.meter, self.run.meta.get("threads"))
-        state = self.checkpoints.load(self.progress.say)
-        self._check_state(state)
+        known = self._readable(lambda: self.run.meta) or {}
+        self.threads = settle(self.cfg.threads, self.prepared.meter, known.get("threads"))
+        remove_left_over(self.run.path)
+        state = self.checkpoints.load(self.progress.say, loop.unfit)
         if state is not None:
             loop.restore(state)
-        self._record(loop, resumed=state is not None)
+        self._record(loop, state, known)
         self.tracker = GuardedTracker(self.cfg, self.run)
         self.progress.start(loop.step)
         try:
@@ -113,26 +125,15 @@ class _Session:
             self.progress.close()
         return self._finish(loop, outcome, code, test)
 
-    def _check_state(self, state: Mapping[str, Any] | None) -> None:
-        if state is None:
-            return
-        if state["format"] != FORMAT:
-            raise UserError(
-                f"{self.run.checkpoints} holds checkpoints of format {state['format']}, "
-                f"this version reads {FORMAT}; "
-                "go on with the version that wrote them (meta.json names its commit)"
-            )
-        if state["config_hash"] != self.hash:
-            raise UserError(f"{self.run.checkpoints} holds checkpoints of another configuration; move them away")
-
-    def _record(self, loop: Loop, resumed: bool) -> None:
-        """Write what the run is, before its first step; note this session in meta.json."""
-        run, meta = self.run, self.run.meta
-        again = resumed or bool(meta)
-        if not meta:
+    def _record(self, loop: Loop, state: State | None, known: dict[str, Any]) -> None:
+        """Write what the run is, before its first step; add this session to what is `known` of it in meta.json."""
+        run = self.run
+        again = state is not None or bool(known)
+        if not self._readable(self._same_config):
             write_text(run.path / "config.yaml", config.to_yaml(self.cfg))
+        if not self._readable(lambda: run.overrides):
             write_json(run.path / "overrides.json", self.overrides)
-            meta = self._new_meta()
+        meta = {**self._new_meta(), **known}
         meta["sessions"].append(
             {
                 "started": _now(),
@@ -140,8 +141,9 @@ class _Session:
                 "resumed_from": loop.step if again else None,
             }
         )
+        self.sessions = meta["sessions"]
         write_json(run.path / "meta.json", meta)
-        run.cut_metrics(loop.step, loop.evaluated)
+        rows.keep(run.metrics_file, 0 if state is None else state["metrics"]["rows"])
         run.set_status("running", loop.step)
         self.progress.say(f"run folder: {run.path}")
         self.progress.say(f"threads: {self.threads.count} ({self.threads.why})")
@@ -150,6 +152,26 @@ class _Session:
         warmup = self.cfg.method.sync_warmup.steps or 0
         if warmup >= loop.last:
             self.progress.say(f"note: the warm-up (T3) of {warmup} steps covers the whole run, it is synchronous")
+
+    def _readable(self, read: Callable[[], Any]) -> Any:
+        """What a file of the run holds; None, which is said, for one that is damaged: it is written anew."""
+        try:
+            return read()
+        except Damaged as error:
+            self.progress.say(f"{error.path} is damaged ({error.reason}) and is written anew")
+            return None
+
+    def _same_config(self) -> bool:
+        """Whether config.yaml is there. Raises Damaged where it is not the whole configuration of this run."""
+        tree = self.run.config
+        try:
+            cfg = config.from_mapping(tree)
+            same = config.to_mapping(cfg) == tree and config.config_hash(cfg) == self.hash
+        except UserError:
+            same = False
+        if tree and not same:
+            raise Damaged(self.run.path / "config.yaml", "it is not the whole configuration of this run")
+        return bool(tree)
 
     def _new_meta(self) -> dict[str, Any]:
         commit, dirty = provenance.commit()
@@ -189,21 +211,34 @@ class _Session:
         except KeyboardInterrupt:
             return "interrupted", 130, None
         except Exception as error:  # whatever it is, the run's folder must tell of it
-            write_text(self.run.path / "error.txt", traceback.format_exc())
+            trace = traceback.format_exc()
             text = (str(error).strip().splitlines() or [""])[0]
-            self.error = f"{type(error).__name__}: {text}" if not isinstance(error, UserError) else text
+            if isinstance(error, OSError) and error.errno in FULL:
+                self.error = _on_disk(error, self.run)
+            else:
+                self.error = f"{type(error).__name__}: {text}" if not isinstance(error, UserError) else text
+            self._note(lambda: write_text(self.run.path / "error.txt", trace))
             if isinstance(error, UserError):
-                self.run.set_status("failed", loop.step, error=self.error)
+                self._note(lambda: self.run.set_status("failed", loop.step, error=self.error))
                 raise
             return "failed", 1, None
+
+    def _note(self, write: Callable[[], None]) -> None:
+        """Record a failure in the run's folder, which may be what the failure is about."""
+        try:
+            write()
+        except OSError as error:
+            self.progress.say(f"{self.run.path} cannot tell of the failure: {error.strerror or error}")
 
     def _finish(self, loop: Loop, outcome: str, code: int, test: dict[str, Any] | None) -> Result:
         run, say = self.run, self.progress.say
         summary = self._summary(loop, outcome, test)
         if code == 0:
             write_json(run.path / "result.json", summary)
-        more = {"error": self.error} if outcome == "failed" else {}
-        run.set_status(outcome, loop.step, **more)
+        if outcome == "failed":
+            self._note(lambda: run.set_status(outcome, loop.step, error=self.error))
+        else:
+            run.set_status(outcome, loop.step)
         if self.tracker is not None:
             self.tracker.finish(summary)
         if outcome == "interrupted":
@@ -216,7 +251,7 @@ class _Session:
 
     def _summary(self, loop: Loop, outcome: str, test: dict[str, Any] | None) -> dict[str, Any]:
         """The keys of result.json. A diverged run's `best` and `last` are what was measured before."""
-        cfg, sessions = self.cfg, self.run.meta["sessions"]
+        cfg = self.cfg
         whole = loop.step if outcome != "diverged" else loop.step - 1  # the step that diverged completes no epoch
         return {
             "outcome": outcome,
@@ -232,7 +267,7 @@ class _Session:
             "task": cfg.task.name,
             "scale": cfg.scale,
             "seconds": round(loop.seconds, 3),
-            "resumed_from": [s["resumed_from"] for s in sessions if s["resumed_from"] is not None],
+            "resumed_from": [s["resumed_from"] for s in self.sessions if s["resumed_from"] is not None],
         }
 
 
@@ -247,6 +282,14 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 def _shown(value: float | None, metric: str) -> str:
     return "not measured" if value is None or not math.isfinite(value) else metrics.of(metric).shown(value)
+
+
+def _on_disk(error: OSError, run: Run) -> str:
+    """What a file system's error means for a run."""
+    return (
+        f"cannot write in {run.path}: {error.strerror or error}; mend that (make room, or move the folder of runs) and "
+        "give the same command: it goes on from the last checkpoint"
+    )
 
 
 def _now() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs import checkpoint
-from pipemare_exp.experiment.runs.checkpoint import Checkpoints, read
+from pipemare_exp.experiment.runs.checkpoint import Checkpoints, read, write
+from pipemare_exp.experiment.runs.reading import Damaged
 
 
 def state(step: int) -> dict:
@@ -61,7 +64,12 @@ def not_a_checkpoint(path: Path) -> None:
     path.write_bytes(b"hello")
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit_of_a_weight, not_a_checkpoint])
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit_of_a_weight, not_a_checkpoint, a_folder])
 def test_a_damaged_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state(1))
@@ -92,17 +100,19 @@ def test_when_none_is_readable_nothing_is_deleted_and_the_remedy_told(tmp_path: 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_failed_write_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [0, 100, 3000])
+def test_a_failed_write_leaves_the_last_one_and_no_part_of_the_new(tmp_path: Path, room: int) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state(1))
 
-    def full_disk(path: Path, what: dict) -> None:
-        path.write_bytes(b"half of it")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "write", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        checkpoints.save(state(2))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))  # writes beyond it fail as on a full disk
+    try:
+        with pytest.raises(OSError, match="too large"):
+            checkpoints.save(state(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
     loaded = checkpoints.load(fail)
     assert loaded is not None and loaded["step"] == 1
 
@@ -114,22 +124,63 @@ class Code:
 
 def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    torch.save({"step": Code()}, tmp_path / "last.pt")
+    write(tmp_path / "last.pt", {"step": Code()})
     monkeypatch.setattr(os, "system", ran.append)
-    assert read(tmp_path / "last.pt") is None
+    with pytest.raises(Damaged, match="contents cannot be read"):
+        read(tmp_path / "last.pt")
     assert ran == []
+
+
+def test_no_flipped_bit_passes(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(1))
+    checkpoints.save(state(2))
+    whole = (tmp_path / "last.pt").read_bytes()
+    drawn = random.Random(0)
+    places = [drawn.randrange(8 * len(whole)) for _ in range(300)] + list(range(8 * len(whole) - 800, 8 * len(whole)))
+    for place in places:
+        data = bytearray(whole)
+        data[place // 8] ^= 1 << place % 8
+        (tmp_path / "last.pt").write_bytes(data)
+        said: list[str] = []
+        loaded = checkpoints.load(said.append)
+        assert loaded is not None and loaded["step"] == 1 and "last.pt is damaged" in said[0], place
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for damage in (truncate, a_folder):
+        checkpoints.save(state(1))
+        checkpoints.save(state(2))
+        damage(tmp_path / "last.pt")
+        assert checkpoints.load(lambda text: None) is not None
+        checkpoints.save(state(3))
+        assert [read(path)["step"] for path in checkpoints.files] == [3, 1]
+
+
+def test_a_checkpoint_whose_part_is_damaged_and_one_that_does_not_fit_are_passed_over(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    write(tmp_path / "part.pt", {})
+    checkpoints.save(state(1))
+    checkpoints.save(state(2))
+    checkpoints.save({**state(3), "parts": ["part.pt"]})
+    truncate(tmp_path / "part.pt")
+    said: list[str] = []
+    loaded = checkpoints.load(said.append, lambda found: "rows are missing" if found["step"] == 2 else None)
+    assert loaded is not None and loaded["step"] == 1
+    assert "part.pt is damaged" in said[0] and "rows are missing" in said[1]
 
 
 def test_writing_takes_less_than_two_percent_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    slow = checkpoint.write
+    fast = checkpoint.write_beside
 
-    def write(path: Path, what: dict) -> None:
-        slow(path, what)
+    def slow(*args):
         now[0] += 0.5
+        return fast(*args)
 
-    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr(checkpoint, "write_beside", slow)
     checkpoints = Checkpoints(tmp_path)
     spent, writes = 0.0, 0
     for step in range(1, 20_001):

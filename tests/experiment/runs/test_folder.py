@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.runs.folder import Run, find_runs, open_run, runs_root, write_json, write_text
+from pipemare_exp.experiment.runs import lock, rows
+from pipemare_exp.experiment.runs.folder import Run, find_runs, open_run, runs_root
+from pipemare_exp.experiment.runs.reading import Damaged
+from pipemare_exp.experiment.runs.writing import remove_left_over, write_json, write_text
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def test_a_torn_last_line_is_left_out_and_cut_away(run: Run) -> None:
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train", "st')
     assert [row["step"] for row in run.metrics()] == [1, 2]
-    run.cut_metrics(2, evaluated=0)
+    rows.keep(run.metrics_file, 2)
     run.append([train_row(3)])
     assert [row["step"] for row in run.metrics()] == [1, 2, 3]
 
@@ -47,13 +53,19 @@ def test_a_broken_line_in_the_middle_is_told(run: Run) -> None:
         run.metrics()
 
 
-def test_cutting_drops_what_a_resumed_run_will_write_again(run: Run) -> None:
-    rows = [train_row(5), {"kind": "eval", "step": 5}, train_row(10), {"kind": "eval", "step": 10}]
-    run.append([*rows, train_row(11), {"kind": "outcome", "outcome": "diverged", "step": 11}])
-    run.cut_metrics(10, evaluated=5)  # stopped between the epoch's last step and its evaluation
-    assert run.metrics() == rows[:3]
-    run.cut_metrics(0, evaluated=0)
-    assert run.metrics() == []
+def test_a_checkpoint_knows_whether_the_rows_before_it_are_there(run: Run) -> None:
+    run.append([train_row(1), train_row(2)])
+    marked = rows.mark(run.metrics_file)
+    run.append([train_row(3)])
+    assert rows.lost(run.metrics_file, marked) is None
+    rows.keep(run.metrics_file, marked["rows"])
+    assert run.metrics() == [train_row(1), train_row(2)]
+    rows.keep(run.metrics_file, 1)
+    assert "2 were written before it, 1 are there" in (rows.lost(run.metrics_file, marked) or "")
+    run.append([train_row(7)])
+    assert "were changed" in (rows.lost(run.metrics_file, marked) or "")
+    run.metrics_file.unlink()
+    assert "0 are there" in (rows.lost(run.metrics_file, marked) or "")
 
 
 def test_the_lock_keeps_a_second_trainer_out_and_is_gone_with_the_first(run: Run) -> None:
@@ -75,7 +87,8 @@ def test_outcomes(run: Run) -> None:
     assert run.outcome == "interrupted"  # nobody holds the lock: its process is gone
     run.set_status("failed", 3, error="ValueError: no")
     assert (run.outcome, run.status["error"], run.result) == ("failed", "ValueError: no", None)
-    write_json(run.path / "result.json", {"outcome": "diverged"})
+    done = {"outcome": "diverged", "step": 3, "metric": "accuracy", "best": None, "last": None, "seconds": 1.0}
+    write_json(run.path / "result.json", done)
     assert run.outcome == "diverged"
 
 
@@ -110,7 +123,82 @@ def test_runs_are_found_by_folder_and_by_name(run: Run, tmp_path: Path, monkeypa
         open_run("nothing")
 
 
-def test_a_damaged_result_is_told(run: Run) -> None:
-    write_text(run.path / "result.json", "{")
-    with pytest.raises(UserError, match="result.json is not JSON"):
-        assert run.result
+BAD = {
+    "empty": b"",
+    "zeros": b"\0" * 40,
+    "torn": b'{"outcome": "fini',
+    "not UTF-8": b"\xff\xfe{}",
+    "another kind": b"[1]",
+    "a number": b"3",
+    "too deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", BAD)
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json", "result.json", "overrides.json"])
+def test_a_damaged_file_is_told_with_its_reason(run: Run, name: str, damage: str) -> None:
+    content = b'{"a": 1}' if (name, damage) == ("overrides.json", "another kind") else BAD[damage]
+    (run.path / name).write_bytes(content)
+    with pytest.raises(Damaged, match=f"{name} is damaged: .+; move it away"):
+        getattr(run, name.split(".")[0])
+
+
+@pytest.mark.parametrize("damage", BAD)
+def test_a_damaged_status_is_that_of_an_interrupted_run(run: Run, damage: str) -> None:
+    (run.path / "status.json").write_bytes(BAD[damage])
+    assert (run.status, run.outcome) == ({}, "interrupted")
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(run: Run) -> None:
+    (run.path / "meta.json").mkdir()
+    (run.path / "metrics.jsonl").mkdir()
+    with pytest.raises(Damaged, match="directory"):
+        assert run.meta
+    with pytest.raises(Damaged, match="directory"):
+        run.metrics()
+
+
+@pytest.mark.parametrize("line", [b"[1, 2]", b'{"kind": "train"}', b"\xff", b'{"kind": 1, "step": 1}'])
+def test_a_line_that_is_no_row_is_told(run: Run, line: bytes) -> None:
+    run.append([train_row(1)])
+    with open(run.metrics_file, "ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(Damaged, match="line 2"):
+        run.metrics()
+
+
+def test_a_failed_write_leaves_no_part_of_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    before = sorted(path.name for path in run.path.iterdir())
+    with pytest.raises(OSError, match="No space"):
+        write_text(run.path / "meta.json", "much")
+    assert sorted(path.name for path in run.path.iterdir()) == before
+
+
+def test_what_killed_writers_left_is_removed_and_a_living_one_s_is_not(run: Run) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = [run.path / f".error.txt.{dead.pid}.tmp", run.checkpoints / f".last.pt.{dead.pid}.tmp"]
+    living = run.path / f".status.json.{os.getpid()}.tmp"
+    other = run.path / ".notes.tmp"
+    for path in (*left, living, other):
+        path.write_text("half")
+    remove_left_over(run.path)
+    assert not any(path.exists() for path in left) and living.exists() and other.exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_without_locks_a_run_is_trained_and_a_warning_says_what_is_missing(
+    run: Run, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flock(file: object, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with run.lock():
+        assert not run.is_locked()
+    (record,) = caplog.records
+    assert str(run.path) in record.message and "has no locks" in record.message

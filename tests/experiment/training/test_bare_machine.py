@@ -20,9 +20,10 @@ TRAIN = """
 import json, sys
 for name in json.loads(sys.argv[1]):
     sys.modules[name] = None
-from pipemare_exp.experiment import config, train
+from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.training import session
 cfg = config.from_mapping(json.load(open(sys.argv[2])))
-result = train.train(cfg, json.loads(sys.argv[4]), runs=sys.argv[3])
+result = session.train(cfg, json.loads(sys.argv[4]), runs=sys.argv[3])
 assert result.outcome == "finished", result
 """
 SETTINGS = ["experiment=digits/t1_t2", "model.width=2", "pipeline.stages=12", "max_steps=4", "tracking=none"]

@@ -87,9 +87,44 @@ def test_a_damaged_last_checkpoint_costs_only_the_steps_since_the_one_before(
     for name in ("last.pt", "previous.pt"):
         os.truncate(killed.checkpoints / name, 1000)
     before = {path.name: path.read_bytes() for path in killed.path.iterdir() if path.is_file()}
-    with pytest.raises(UserError, match="no readable checkpoint"):
+    with pytest.raises(UserError, match="no checkpoint can be used"):
         run_once(overrides, tmp_path / "killed")
     assert {path.name: path.read_bytes() for path in killed.path.iterdir() if path.is_file()} == before
+
+
+def test_lost_rows_are_noticed_and_written_again_from_the_checkpoint_before_them(tmp_path: Path) -> None:
+    overrides = [*TINY, "method=t1_t2", "log_every=1", "max_steps=6"]
+    whole, _ = run_once(overrides, tmp_path / "whole")
+    cut, _ = run_once(overrides, tmp_path / "cut")
+    lines = cut.run.metrics_file.read_bytes().splitlines(keepends=True)
+    (cut.run.path / "result.json").unlink()
+    cut.run.metrics_file.write_bytes(b"".join(lines[:4]))
+    resumed, said = run_once(overrides, tmp_path / "cut")
+    assert "metrics.jsonl has lost rows" in said and "resumed from step 3 of 6" in said
+    assert_same_run(resumed.run, whole.run)
+
+    (cut.run.path / "result.json").unlink()
+    cut.run.metrics_file.write_bytes(b"")
+    with pytest.raises(UserError, match="metrics.jsonl has lost rows.*move"):
+        run_once(overrides, tmp_path / "cut")
+
+
+def test_damaged_small_files_are_written_anew_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = [*TINY, "method=t1_t2", "max_steps=5"]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(4, patch)
+        run_once(overrides, tmp_path)
+    (run,) = find_runs(tmp_path)
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text[: text.index("tracking")])  # which is YAML, too
+    (run.path / "meta.json").write_text("")
+    (run.path / "overrides.json").write_text("{}")
+    (run.path / "status.json").write_text("")
+    done, said = run_once(overrides, tmp_path)
+    assert done.outcome == "finished" and "resumed from step 3" in said
+    assert [f"{name} is damaged" in said for name in ("config.yaml", "meta.json", "overrides.json")] == [True] * 3
+    assert (run.path / "config.yaml").read_text() == text
+    assert run.overrides == overrides and run.meta["config_hash"] == done.summary["config_hash"]
 
 
 COMMAND = [sys.executable, "-m", "pipemare_exp", "train"]
