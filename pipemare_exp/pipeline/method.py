@@ -282,7 +282,7 @@ class Asynchronous(Method):
     """
 
     synchronous = False
-    takes = (T1, T3, RECOMPUTATION, RUNTIME)
+    takes: ClassVar[tuple[str, ...]] = (T1, T3, RECOMPUTATION, RUNTIME)
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
         self._ages = [[(n - delay) // self.microbatches for delay in self.delays] for n in range(self.microbatches)]

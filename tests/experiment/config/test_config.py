@@ -46,6 +46,17 @@ def test_labels() -> None:
     assert resolved("method=hogwild_t1").method.label == "hogwild+t1"
     assert config.run_name(resolved("method=hogwild_t1")).startswith("digits-hogwild_t1-demo-s0-")
     assert resolved("method=t1", "method.sync_warmup.enabled=true").method.label == "t1+t3"
+    assert resolved("method=pipedream", "method.lr_rescheduling.enabled=true").method.label == "pipedream+t1"
+
+
+def test_own_options_of_a_method_lie_beside_the_shared_ones() -> None:
+    plain, other = resolved("method=hogwild"), resolved("method=hogwild", "method.delay_scale=2")
+    own = {"delay_scale": 1.0, "backward": "same", "draw": "step"}
+    assert (
+        own.items() <= config.identity(plain)["method"].items() and "max_delay" not in config.identity(plain)["method"]
+    )
+    assert config.identity(other)["method"]["delay_scale"] == 2.0
+    assert not own.keys() & config.to_mapping(resolved("method=t1"))["method"].keys()
 
 
 def test_an_experiment_brings_its_scale_and_the_command_line_wins() -> None:
