@@ -13,11 +13,8 @@ from paper_figures.runs.axes_of_studies import AXES
 from pipemare_exp import methods
 from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.errors import UserError, suggest
-
-TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
-SCALES = ("demo", "laptop", "paper")
-# The scale that a task's first runs have: bundled data run in minutes, downloaded data do not.
-FIRST_SCALE = {"digits": "demo", "numerals": "demo"}
+from pipemare_exp.experiment.config.folder import first_scale
+from pipemare_exp.experiment.config.schema import SCALES, TASKS
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Entry:
 
     def sweep(self, scale: str | None) -> str:
         """The command that makes the runs."""
-        return f"pipemare sweep {self.study}_{self.task} scale={scale or FIRST_SCALE.get(self.task, 'laptop')}"
+        return f"pipemare sweep {self.study}_{self.task} scale={scale or first_scale(self.task)}"
 
     def chosen(self, rows: Sequence[RunRow], scale: str) -> tuple[list[RunRow], list[str]]:
         """The runs that this entry draws at a scale, and what is missing."""
@@ -74,7 +71,7 @@ class Entry:
         if scale:
             return scale
         there = {row.scale for row in rows if row.task == self.task}
-        return next((one for one in SCALES if one in there), FIRST_SCALE.get(self.task, "laptop"))
+        return next((one for one in SCALES if one in there), first_scale(self.task))
 
     def make(
         self, out: Path, rows: Sequence[RunRow] = (), scale: str = "", data_root: Path | None = None

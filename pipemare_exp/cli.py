@@ -46,8 +46,8 @@ USERS = (
 )  # fmt: skip
 
 EXAMPLES = """examples:
-  pipemare train experiment=digits/pipemare          PipeMare on the bundled digits
-  pipemare train experiment=cifar10/t1 seed=3        one cell of the ablation on CIFAR-10
+  pipemare train task=digits method=pipemare          PipeMare on the bundled digits
+  pipemare train task=cifar10 method=t1 seed=3        one cell of the ablation on CIFAR-10
   pipemare plan --model resnet50 --microbatches 32   what a pipeline would cost
   pipemare compare digits                            the methods against each other
 """

@@ -63,7 +63,7 @@ def error(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
     "arguments, part",
     [
         (["trian"], 'did you mean "train"'),
-        (["train", "experiment=digits/pipemar"], "digits/pipemare"),
+        (["train", "task=digits", "method=pipemar"], "pipemare"),
         (["train", "methd=t1"], 'did you mean "method"'),
         (["train", "pipeline.microbatches=-8"], "pipeline.microbatches=-8"),
         (["train", "pipeline.stages=44"], "43 weight units"),
@@ -76,7 +76,7 @@ def test_wrong_commands(arguments: list[str], part: str, capsys: pytest.CaptureF
 
 
 def test_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    said = error(["train", "experiment=cifar10/gpipe", f"data.root={tmp_path}", "--runs", str(tmp_path)], capsys)
+    said = error(["train", "task=cifar10", "method=gpipe", f"data.root={tmp_path}", "--runs", str(tmp_path)], capsys)
     assert "pipemare data prepare cifar10" in said
     assert list(tmp_path.iterdir()) == []
 

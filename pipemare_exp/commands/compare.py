@@ -70,7 +70,7 @@ def comparison(root: Path, task: str, interval: str = "t") -> tuple[list[dict[st
 
 def maker(task: str) -> str:
     """The command that makes runs of a task."""
-    return "pipemare demo" if task == "digits" else f"pipemare train experiment={task}/pipemare"
+    return "pipemare demo" if task == "digits" else f"pipemare train task={task} method=pipemare"
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

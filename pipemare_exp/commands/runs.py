@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([record.as_json() for record in found], indent=2))
         return 0
     if not found:
-        print(f"no runs under {root}; `pipemare demo` or `pipemare train experiment=digits/pipemare` makes some")
+        print(f"no runs under {root}; `pipemare demo` or `pipemare train task=digits method=pipemare` makes some")
         return 0
     from rich.console import Console
     from rich.markup import escape

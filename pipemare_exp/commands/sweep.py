@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config.schema import TASKS
+from pipemare_exp.experiment.config.schema import SCALES, TASKS
 from pipemare_exp.experiment.runs.folder import runs_root
 from pipemare_exp.experiment.sweep import study_file
-from pipemare_exp.experiment.sweep.study import SCALES, Cell, Study, expand
+from pipemare_exp.experiment.sweep.study import Cell, Study, expand
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.sweep.plan import Planned
@@ -83,8 +83,8 @@ def _sort(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
             names.append(word)
         elif key in ("scale", "task", "seeds", "jobs", "launcher") or key.startswith("launcher."):
             own[key] = value
-        elif key in ("experiment", "method", "seed"):
-            other = {"experiment": "task= and the study say it", "method": "the study says it", "seed": "use seeds="}
+        elif key in ("method", "seed"):
+            other = {"method": "the study says it", "seed": "use seeds="}
             raise UserError(f'"{word}" has no place in a sweep: {other[key]}; one run is `pipemare train {word}`')
         else:
             extra.append(word)

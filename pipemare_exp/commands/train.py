@@ -14,11 +14,11 @@ HELP = "Train one run, go on with an interrupted one, or say that it is done."
 INTERMIXED = True
 
 EXAMPLES = """examples:
-  pipemare train experiment=digits/pipemare
-  pipemare train experiment=digits/gpipe seed=3 tracking=none
-  pipemare train experiment=cifar10/pipemare scale=laptop data.root=DIR
-  pipemare train experiment=digits/t1_t2 pipeline.stages=20 optimizer.rate=0.02
-  pipemare train experiment=digits/pipemare --cfg        print the resolved configuration, train nothing
+  pipemare train task=digits method=pipemare
+  pipemare train task=digits method=gpipe seed=3 tracking=none
+  pipemare train task=cifar10 method=pipemare scale=laptop data.root=DIR
+  pipemare train task=digits method=t1_t2 pipeline.stages=20 optimizer.rate=0.02
+  pipemare train task=digits method=pipemare --cfg        print the resolved configuration, train nothing
 
 A run is named by its configuration: the same command goes on where an interrupted run stopped, and does
 nothing where it is finished. Groups (name=file): experiment, task, data, model, method, pipeline, optimizer,

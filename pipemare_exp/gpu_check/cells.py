@@ -19,7 +19,7 @@ from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config.schema import Config
 
 METHODS = ("gpipe", "async", "t1", "t1_t2", "pipemare")
-"""Files in configs/experiment/<task>/: the methods of the study at paper scale."""
+"""Files in configs/method: the methods of the study at paper scale."""
 SAVING = 20.0
 """Seconds of a piece kept for its last evaluation and checkpoint."""
 
@@ -33,7 +33,7 @@ def prepare(
     for seed in seeds:
         for method in methods:
             # A bare machine has no MLflow; `pipemare track` mirrors the run later.
-            named = [f"experiment={task}/{method}", f"scale={scale}", f"seed={seed}"]
+            named = [f"task={task}", f"method={method}", f"scale={scale}", f"seed={seed}"]
             overrides = [*named, "device=cuda", "tracking=none", *more]
             cell = {"overrides": overrides, "config": config.to_mapping(config.load(overrides))}
             path = out / f"{task}-{method}-{scale}-s{seed}.json"

@@ -196,7 +196,7 @@ def test_compare_table_is_readable(ladder, capsys, monkeypatch):
 def test_no_runs_names_the_command_that_makes_them(tmp_path):
     with pytest.raises(UserError, match="pipemare demo"):
         run_cli(compare_command, "digits", "--runs", str(tmp_path / "absent"))
-    with pytest.raises(UserError, match="experiment=cifar10/pipemare"):
+    with pytest.raises(UserError, match="task=cifar10 method=pipemare"):
         run_cli(compare_command, "cifar10", "--runs", str(tmp_path))
     with pytest.raises(UserError, match='did you mean "digits"'):
         run_cli(compare_command, "digit", "--runs", str(tmp_path))

@@ -60,7 +60,7 @@ def write_run(
     path = root / (name or f"digits-{method.replace('+', '_')}-demo-s{seed}-{zlib.crc32(repr(more).encode()):08x}")
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(config(method, seed, **more)))
-    (path / "overrides.json").write_text(json.dumps([f"experiment=digits/{method}", f"seed={seed}"]))
+    (path / "overrides.json").write_text(json.dumps(["task=digits", f"method={method}", f"seed={seed}"]))
     meta = {
         "command": "pipemare train",
         "commit": "c0ffee",

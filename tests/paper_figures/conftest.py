@@ -38,7 +38,7 @@ def tiny_runs(tmp_path_factory) -> Path:
     """A folder of finished and diverged run directories."""
     root = tmp_path_factory.mktemp("figures") / "runs"
     for method, seed, more in RUNS:
-        overrides = [f"experiment=digits/{method}", f"seed={seed}", f"runs={root}", *COMMON, *more]
+        overrides = ["task=digits", f"method={method}", f"seed={seed}", f"runs={root}", *COMMON, *more]
         assert cli.main(["train", *overrides]) == 0
     return root
 

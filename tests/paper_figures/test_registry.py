@@ -115,7 +115,14 @@ def names(rows) -> list[str]:
 
 
 def test_plain_runs_are_those_without_overrides_that_change_the_result():
-    neutral = ["experiment=digits/t1", "seed=3", "tracking=none", "method.lr_rescheduling.enabled=true", "threads=1"]
+    neutral = [
+        "task=digits",
+        "method=t1",
+        "seed=3",
+        "tracking=none",
+        "method.lr_rescheduling.enabled=true",
+        "threads=1",
+    ]
     assert select.plain(row(overrides=neutral))
     assert not select.plain(row(overrides=["optimizer.rate=0.1"]))
     assert select.plain(row(overrides=["optimizer.rate=0.1"]), ("optimizer.rate",))

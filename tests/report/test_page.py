@@ -35,7 +35,7 @@ def runs(tmp_path_factory) -> Path:
     """Nine real runs, one of which diverges, and one each that failed, was interrupted, is damaged."""
     root = tmp_path_factory.mktemp("report") / "runs"
     for method, seed, more in RUNS:
-        overrides = [f"experiment=digits/{method}", f"seed={seed}", *COMMON, *more]
+        overrides = ["task=digits", f"method={method}", f"seed={seed}", *COMMON, *more]
         assert cli.main(["train", *overrides, "--runs", str(root)]) == 0
     failed = write_run(root, "t1", 7, outcome="failed", name="a-failed-run")
     (failed.path / "status.json").write_text(json.dumps({"state": "failed", "error": "OSError: <b>no</b> disk & more"}))

@@ -1,4 +1,4 @@
-"""Hydra's part: from overrides such as `experiment=digits/pipemare seed=3` to one plain tree.
+"""Hydra's part: from overrides such as `task=digits method=pipemare seed=3` to one plain tree.
 
 Hydra chooses files and merges them; names, types and ranges are checked by `validate.py`. Hydra's own errors
 come out as one or two lines with the nearest valid name.
@@ -49,14 +49,15 @@ def _prepare(text: str) -> str:
         value = None if override.is_delete() else override.value()
     except (HydraException, ValueError) as error:
         raise UserError(
-            f'"{text}" is not an override ({_first_line(error)}); write name=value, for example seed=3 or '
-            "experiment=digits/pipemare"
+            f'"{text}" is not an override ({_first_line(error)}); write name=value, for example seed=3 or task=digits'
         ) from error
     key = override.key_or_group
     if override.is_sweep_override():
         raise UserError(f'"{text}" asks for several runs; give one value, several runs are a sweep')
     if key == "hydra" or key.startswith("hydra.") or key.startswith("hydra/"):
         raise UserError(f'"{text}": settings of Hydra itself have no effect here; leave it out')
+    if key == "experiment" and isinstance(value, str) and value not in options(key):
+        raise UserError(f"{text}: there is no configs/experiment/{value}.yaml{_cell(value)}")
     if key in groups():
         if override.is_delete() or override.is_add() or not isinstance(value, str):
             raise UserError(f'"{text}": {key} is a choice of one file; allowed: {", ".join(options(key))}')
@@ -70,11 +71,13 @@ def _prepare(text: str) -> str:
 
 def _unknown_choice(group: str, value: str) -> str:
     allowed = options(group)
-    if group == "experiment" and "/" in value:
-        same_task = [name for name in allowed if name.startswith(value.split("/")[0] + "/")]
-        allowed = same_task or allowed
-    shown = ", ".join(allowed)
-    return f"{group}={value}: there is no such {group}; allowed: {shown}{suggest(value, allowed)}"
+    return f"{group}={value}: there is no such {group}; allowed: {', '.join(allowed)}{suggest(value, allowed)}"
+
+
+def _cell(value: str) -> str:
+    """What to write for TASK/METHOD, where a task and a method are meant."""
+    task, slash, method = value.partition("/")
+    return f"; write task={task} method={method}" if slash else "; settings are chosen by task= and method="
 
 
 def _missing(error: MissingConfigException) -> str:

@@ -16,6 +16,7 @@ from pipemare_exp.pipeline.method import SWITCHES, Method
 from pipemare_exp.settings import bounded, choice
 
 TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
+SCALES = ("demo", "laptop", "paper")
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ class Config:
     """The whole configuration of one run."""
 
     seed: int = bounded(0, low=0)
-    scale: str = choice("demo", "demo", "laptop", "paper")
+    scale: str = choice("demo", *SCALES)
     device: str = choice("auto", "auto", "cpu", "cuda")
     precision: str | None = choice(None, "fp32", "tf32", "bf16")
     """What products are computed in; None is fp32. tf32 is a GPU's; bf16 keeps weights and sums in fp32."""

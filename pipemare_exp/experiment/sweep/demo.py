@@ -18,7 +18,6 @@ from types import FrameType
 
 from pipemare_exp import cli
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config import compose
 from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.runs.folder import FINAL, Run
 from pipemare_exp.experiment.sweep import fork_server as training_process
@@ -27,7 +26,7 @@ DEMO_CELLS = {
     "digits": ("gpipe", "pipedream", "async", "t1", "t2", "t1_t2", "pipemare"),
     "numerals": ("gpipe", "async", "pipemare"),
 }
-"""Task -> the methods (files in configs/experiment/<task>/) that the demo trains."""
+"""Task -> the methods (files in configs/method) that the demo trains."""
 
 TICK = 0.2  # seconds between two looks at the processes
 GRACE = 60.0  # seconds that interrupted trainings have to write their checkpoints
@@ -69,14 +68,7 @@ class Cell:
 
 def overrides(task: str, method: str, seed: int) -> list[str]:
     """The overrides of a cell."""
-    return [f"experiment={task}/{method}", f"seed={seed}"]
-
-
-def available() -> dict[str, tuple[str, ...]]:
-    """The part of DEMO_CELLS that has configuration files."""
-    there = set(compose.options("experiment"))
-    cells = {task: tuple(m for m in methods if f"{task}/{m}" in there) for task, methods in DEMO_CELLS.items()}
-    return {task: methods for task, methods in cells.items() if methods}
+    return [f"task={task}", f"method={method}", f"seed={seed}"]
 
 
 def cells(tasks: Sequence[str], seeds: int, root: Path, extra: Sequence[str] = ()) -> list[Cell]:
@@ -86,7 +78,7 @@ def cells(tasks: Sequence[str], seeds: int, root: Path, extra: Sequence[str] = (
     """
     from pipemare_exp.experiment.training.assemble import prepare  # imports torch
 
-    known, made = available(), []
+    known, made = DEMO_CELLS, []
     for task in tasks:
         if task not in known:
             raise UserError(f'no demo of task "{task}"; there are: {", ".join(known)}{suggest(task, known)}')

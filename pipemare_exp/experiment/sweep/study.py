@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.config.schema import SCALES
 
-SCALES = ("demo", "laptop", "paper")
 Grid = Mapping[str, Sequence[Any]]
 
 
@@ -74,7 +74,8 @@ def expand(
         for method, point in _points(study, place):
             chosen = [*study.fixed.items(), *place.fixed.items(), *((k, v) for k, v in point if v is not None)]
             overrides = (
-                f"experiment={task}/{method}",
+                f"task={task}",
+                f"method={method}",
                 f"scale={scale}",
                 f"seed={seed}",
                 *(f"{key}={text(value)}" for key, value in dict(chosen).items()),

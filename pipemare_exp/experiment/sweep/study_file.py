@@ -6,7 +6,7 @@ A study file holds:
     figures: [names in paper_figures that it feeds]
     fixed: {override: value}                of every cell
     grids:                                  the union of these products
-      - method: [names in configs/experiment/TASK/]
+      - method: [names in configs/method]
         some.override: [values]             null: leave what the recipe has
     exclude: [{method: x, some.override: [values]}]     points that match all keys of an entry are left out
     scales:
@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 import yaml
 
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config.schema import TASKS
-from pipemare_exp.experiment.sweep.study import SCALES, Place, Study
+from pipemare_exp.experiment.config.schema import SCALES, TASKS
+from pipemare_exp.experiment.sweep.study import Place, Study
 from pipemare_exp.paths import travelling
 
 

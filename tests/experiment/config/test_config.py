@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import compose
+from pipemare_exp.experiment.config import compose, folder
 from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.schema import TASKS
 
 UNITS = [9, 16, 72, 144, 72, 10]
 METHOD_FILES = ("gpipe", "pipedream", "async", "t1", "t2", "t1_t2", "pipemare")
@@ -21,11 +23,11 @@ def resolved(*overrides: str, steps: int = 22):
     return config.resolve(config.load(overrides), UNITS, steps, pieces=[0, 2, 3, 5])
 
 
-@pytest.mark.parametrize("name", compose.options("experiment"))
-def test_every_experiment_composes_resolves_and_survives_its_own_yaml(name: str) -> None:
-    cfg = resolved(f"experiment={name}")
-    task, method = name.split("/")
-    assert cfg.task.name == task
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", compose.options("method"))
+def test_every_task_and_method_compose_resolve_and_survive_their_own_yaml(task: str, method: str) -> None:
+    cfg = resolved(f"task={task}", f"method={method}")
+    assert (cfg.task.name, cfg.data.name, cfg.scale) == (task, task, folder.first_scale(task))
     assert methods.file_of(cfg.method.label) == method
     again = config.from_mapping(config.to_mapping(cfg))
     assert again == cfg
@@ -33,10 +35,19 @@ def test_every_experiment_composes_resolves_and_survives_its_own_yaml(name: str)
     assert config.config_hash(again) == config.config_hash(cfg)
 
 
-@pytest.mark.parametrize("task", ["digits", "cifar10"])
-def test_each_image_task_has_the_seven_methods(task: str) -> None:
-    cells = {name for name in compose.options("experiment") if name.startswith(f"{task}/")}
-    assert cells >= {f"{task}/{method}" for method in METHOD_FILES}
+def test_every_task_has_a_file_and_its_first_scale_a_recipe() -> None:
+    assert set(TASKS) == set(folder.options("task"))
+    assert all(folder.first_scale(task) in folder.scales(task) for task in TASKS)
+
+
+def test_a_file_of_settings_that_are_taken_together(tmp_path, monkeypatch) -> None:
+    shutil.copytree(compose.config_folder(), tmp_path / "configs")
+    (tmp_path / "configs" / "experiment").mkdir()
+    (tmp_path / "configs" / "experiment" / "small.yaml").write_text("# @package _global_\nmodel:\n  width: 2\n")
+    for module in (compose, folder):
+        monkeypatch.setattr(module, "config_folder", lambda: tmp_path / "configs")
+    cfg = config.load(["experiment=small", "method=t1"])
+    assert (cfg.model.width, cfg.method.lr_rescheduling.enabled) == (2, True)
 
 
 def test_labels() -> None:
@@ -60,10 +71,10 @@ def test_own_options_of_a_method_lie_beside_the_shared_ones() -> None:
 
 
 def test_an_experiment_brings_its_scale_and_the_command_line_wins() -> None:
-    assert config.load(["experiment=cifar10/t1"]).scale == "laptop"
-    paper = config.load(["experiment=cifar10/t1", "scale=paper"])
+    assert config.load(["task=cifar10", "method=t1"]).scale == "laptop"
+    paper = config.load(["task=cifar10", "method=t1", "scale=paper"])
     assert (paper.scale, paper.model.name, paper.epochs) == ("paper", "resnet50", 200)
-    assert config.load(["experiment=cifar10/t1", "scale=paper", "model=resnet20"]).model.name == "resnet20"
+    assert config.load(["task=cifar10", "method=t1", "scale=paper", "model=resnet20"]).model.name == "resnet20"
 
 
 def test_a_value_of_the_command_line_wins_over_the_recipe() -> None:
@@ -85,8 +96,9 @@ def test_composing_inside_a_hydra_job_leaves_the_job_its_hydra() -> None:
 
 
 WRONG = {
-    "experiment=digits/pipemar": ["digits/pipemare", "did you mean"],
-    "experimnt=digits/pipemare": ['"experimnt"', 'did you mean "experiment"'],
+    "method=pipemar": ["method=pipemar", 'did you mean "pipemare"'],
+    "experiment=digits/t1": ["experiment=digits/t1", "write task=digits method=t1"],
+    "metod=t1": ['"metod"', 'did you mean "method"'],
     "method=t3": ["method=t3", "gpipe", "t1_t2"],
     "scale=paper": ["task digits", "scale=paper", "demo"],
     "scale=huge": ["scale=huge", "demo, laptop, paper"],

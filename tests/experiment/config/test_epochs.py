@@ -9,7 +9,14 @@ from pipemare_exp.methods.pipemare import PipeMare
 
 def test_the_pipeline_is_not_flushed_at_an_epochs_end(tmp_path, monkeypatch):
     """In the first step of the second epoch the delays are those of a full pipeline, not those of a new one."""
-    overrides = ["experiment=digits/async", "tracking=none", "progress=none", "data.batch_size=700", "model.width=2"]
+    overrides = [
+        "task=digits",
+        "method=async",
+        "tracking=none",
+        "progress=none",
+        "data.batch_size=700",
+        "model.width=2",
+    ]
     overrides += ["epochs=8", "max_steps=14"]
     read: dict[int, list[int]] = {}
     forward = PipeMare.forward

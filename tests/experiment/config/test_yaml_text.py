@@ -23,7 +23,7 @@ def test_json_reads_as_yaml_and_back(monkeypatch):
 
 
 def test_a_configuration_survives(monkeypatch):
-    cfg = config.load(["experiment=cifar10/pipemare", "optimizer.weight_decay=1e-5"])
+    cfg = config.load(["task=cifar10", "method=pipemare", "optimizer.weight_decay=1e-5"])
     with_yaml = config.to_yaml(cfg)
     monkeypatch.setattr(yaml_text, "yaml", None)
     assert yaml.safe_load(config.to_yaml(cfg)) == yaml.safe_load(with_yaml)

@@ -17,7 +17,7 @@ import pytest
 from tests.pipeline.runtime.runtime_groups import environment
 
 SETTINGS = [
-    "experiment=digits/pipemare", "tracking=none", "pipeline.stages=4", "pipeline.microbatches=2", "max_steps=50",
+    "task=digits", "method=pipemare", "tracking=none", "pipeline.stages=4", "pipeline.microbatches=2", "max_steps=50",
     "method.sync_warmup.epochs=null", "method.sync_warmup.steps=12", "threads=1", "checkpoint.every_steps=5",
 ]  # fmt: skip
 RUNTIME = ["engine=runtime", "engine.ranks=2"]
@@ -207,14 +207,14 @@ def test_mistakes_are_told_before_anything_starts(
 ) -> None:
     from pipemare_exp import cli
 
-    assert cli.main(["train", "experiment=digits/pipemare", *settings, "--runs", str(tmp_path)]) == 2
+    assert cli.main(["train", "task=digits", "method=pipemare", *settings, "--runs", str(tmp_path)]) == 2
     assert text in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_mistakes_that_need_the_model_are_told_once(tmp_path: Path) -> None:
-    settings = ["experiment=digits/pipemare", "pipeline.stages=3", "engine=runtime", "engine.ranks=4"]
+    settings = ["task=digits", "method=pipemare", "pipeline.stages=3", "engine=runtime", "engine.ranks=4"]
     done = run(pipemare(settings, tmp_path))
     assert done.returncode == 2
     assert done.stderr.count("engine.ranks=4 with 3 stages: a rank holds at least one stage") == 1

@@ -21,7 +21,7 @@ WRONG = {
     "ablation_digits seeds=-1": ["seeds=-1", "[3,4]"],
     "ablation_digits seeds=many": ["seeds=many"],
     "ablation_digits seed=3": ["seed=3", "use seeds="],
-    "ablation_digits experiment=digits/t1": ["experiment=digits/t1", "pipemare train"],
+    "ablation_digits experiment=digits/t1": ["task=digits method=t1"],
     "ablation_digits jobs=0": ["jobs=0", "at least 1"],
     "ablation_digits jobs=2 launcher=basic": ["only joblib has it"],
     "ablation_digits launcher=jobli": ["launcher=jobli", "basic, joblib", 'did you mean "joblib"'],

@@ -21,7 +21,7 @@ SMALL = ("model.width=2", "pipeline.microbatches=2", "tracking=none")
 
 
 def cell(method: str = "t1", *overrides: str, task: str = "digits", seed: int = 0, point: Sequence = ()) -> Cell:
-    texts = (f"experiment={task}/{method}", "scale=demo", f"seed={seed}", *SMALL, *overrides)
+    texts = (f"task={task}", f"method={method}", "scale=demo", f"seed={seed}", *SMALL, *overrides)
     return Cell(task, "demo", method, seed, tuple(point), texts)
 
 

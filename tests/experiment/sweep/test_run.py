@@ -43,7 +43,7 @@ def test_a_sweep_trains_its_cells_as_train_would_and_then_has_nothing_to_do(tmp_
     assert "3 cells: 3 done" in text and "pipemare figures metric_over_epochs_digits" in text
     before = sessions(tmp_path)
     run = next(run for run in find_runs(tmp_path) if "pipemare" in run.name)
-    assert run.overrides == ["experiment=digits/pipemare", "scale=demo", "seed=0", *QUICK[:-1]]
+    assert run.overrides == ["task=digits", "method=pipemare", "scale=demo", "seed=0", *QUICK[:-1]]
     assert run.meta["command"] == f"pipemare train {' '.join(run.overrides)}"
     assert cli.main(["train", *run.overrides, "--runs", str(tmp_path)]) == 0
     assert "nothing to do" in capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_a_failing_cell_stops_no_other_is_shown_at_the_end_and_not_tried_again_u
     assert code == 1
     assert "3 cells: 2 done, 1 failed" in text
     assert "FAILED digits pipedream, seed 0: IsADirectoryError" in text
-    assert f"pipemare train experiment=digits/pipedream scale=demo seed=0 {' '.join(QUICK[:-1])}" in text
+    assert f"pipemare train task=digits method=pipedream scale=demo seed=0 {' '.join(QUICK[:-1])}" in text
     assert "IsADirectoryError" in (tmp_path / names["pipedream"] / "error.txt").read_text()
     (tmp_path / names["pipedream"] / "metrics.jsonl").rmdir()
     code, text = sweep("end_to_end_digits", *QUICK, runs=tmp_path, capsys=capsys)

@@ -46,7 +46,7 @@ def test_a_study_is_the_union_of_its_grids_less_what_it_excludes_seed_by_seed(wr
     cells = expand(write(), "demo", "digits")
     common = "scale=demo seed={} pipeline.microbatches=4"
     expected = [
-        f"experiment=digits/{method} {common.format(seed)}{rest}"
+        f"task=digits method={method} {common.format(seed)}{rest}"
         for seed in (0, 1)
         for method, rest in [
             ("gpipe", ""),
@@ -68,7 +68,7 @@ def test_a_study_is_the_union_of_its_grids_less_what_it_excludes_seed_by_seed(wr
 def test_a_task_brings_its_own_seeds_settings_and_values(write) -> None:
     cells = expand(write(), "demo", "numerals")
     assert [" ".join(cell.overrides) for cell in cells] == [
-        f"experiment=numerals/{method} scale=demo seed=7 pipeline.microbatches=4 model.width=8{rest}"
+        f"task=numerals method={method} scale=demo seed=7 pipeline.microbatches=4 model.width=8{rest}"
         for method, rest in [
             ("gpipe", ""),
             ("t1", " pipeline.stages=5 optimizer.rate=0.001"),
@@ -167,6 +167,6 @@ def test_the_cells_of_a_shipped_study_are_valid_and_distinct(name: str) -> None:
         for task in study.places[scale]:
             cells = expand(study, scale, task)
             assert len({cell.overrides for cell in cells}) == len(cells)
-            assert {f"{task}/{cell.method}" for cell in cells} <= set(compose.options("experiment"))
+            assert {cell.method for cell in cells} <= set(compose.options("method"))
             cfg = config.load(cells[-1].overrides)  # composing all of them would take minutes
             assert (cfg.task.name, cfg.scale, cfg.seed) == (task, scale, cells[-1].seed)

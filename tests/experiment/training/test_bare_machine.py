@@ -26,7 +26,7 @@ cfg = config.from_mapping(json.load(open(sys.argv[2])))
 result = session.train(cfg, json.loads(sys.argv[4]), runs=sys.argv[3])
 assert result.outcome == "finished", result
 """
-SETTINGS = ["experiment=digits/t1_t2", "model.width=2", "pipeline.stages=12", "max_steps=4", "tracking=none"]
+SETTINGS = ["task=digits", "method=t1_t2", "model.width=2", "pipeline.stages=12", "max_steps=4", "tracking=none"]
 
 
 def test_training_needs_no_hydra_mlflow_fairseq_or_yaml(tmp_path):

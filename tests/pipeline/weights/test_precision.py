@@ -132,7 +132,7 @@ def test_autocast_and_a_compiled_part_are_refused():
         emulator(net, torch.zeros(2, *SHAPE), CUT, rule("async", 6, N, "duplex"), SGD(0.9), N)
 
 
-SETTINGS = ["experiment=digits/t1_t2", "tracking=none", "model.width=2", "device=cpu"]
+SETTINGS = ["task=digits", "method=t1_t2", "tracking=none", "model.width=2", "device=cpu"]
 
 
 def test_precision_names_a_run_and_its_default_does_not():
@@ -146,7 +146,7 @@ def test_precision_names_a_run_and_its_default_does_not():
 
 @pytest.mark.parametrize(
     "setting",
-    ["pipeline.recompute=2", "engine=runtime", "experiment=numerals/t1_t2"],
+    ["pipeline.recompute=2", "engine=runtime", "task=numerals", "method=t1_t2"],
 )
 def test_bf16_is_refused_where_it_was_not_made_for(setting):
     with pytest.raises(UserError, match="precision=bf16"):

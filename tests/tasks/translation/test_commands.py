@@ -21,7 +21,7 @@ SMALL = ["data.pairs=1000", "data.bpe_merges=100", "model.layers=1", "model.widt
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     overrides = [*SMALL, f"data.root={folder / 'data'}"]
-    assert cli.main(["train", "experiment=numerals/t1_t2", *overrides, "--runs", str(folder / "runs")]) == 0
+    assert cli.main(["train", "task=numerals", "method=t1_t2", *overrides, "--runs", str(folder / "runs")]) == 0
     (made,) = (folder / "runs").iterdir()
     return made
 
@@ -56,9 +56,9 @@ def test_translate_gives_a_line_for_a_line(run, capsys, monkeypatch, average):
         (["translate", "RUN", "--beam", "0"], "--beam 0"),
         (["eval", "RUN", "--beam", "0"], "--beam 0"),
         (["translate", "nowhere"], "nowhere"),
-        (["train", "experiment=numerals/gpipe", "model=resnet20"], "model.name=resnet20"),
-        (["train", "experiment=numerals/gpipe", "data.pairs=5", "tracking=none"], "data.pairs=5"),
-        (["train", "experiment=iwslt14/gpipe", "data.root=/nonexistent", "tracking=none"], "prepare iwslt14"),
+        (["train", "task=numerals", "method=gpipe", "model=resnet20"], "model.name=resnet20"),
+        (["train", "task=numerals", "method=gpipe", "data.pairs=5", "tracking=none"], "data.pairs=5"),
+        (["train", "task=iwslt14", "method=gpipe", "data.root=/nonexistent", "tracking=none"], "prepare iwslt14"),
     ],
 )
 def test_mistakes_end_with_2_and_a_line(run, capsys, arguments, words):
@@ -70,14 +70,14 @@ def test_mistakes_end_with_2_and_a_line(run, capsys, arguments, words):
 @pytest.mark.parametrize("task", ["numerals", "iwslt14", "multi30k"])
 @pytest.mark.parametrize("method", ["gpipe", "pipedream", "async", "t1", "t2", "t1_t2", "pipemare"])
 def test_every_cell_composes(task, method):
-    cfg = config.load([f"experiment={task}/{method}"])
+    cfg = config.load([f"task={task}", f"method={method}"])
     assert cfg.task.name == cfg.data.name == task and methods.file_of(config.label(cfg.method)) == method
     assert cfg.optimizer.betas == (0.9, 0.98) and cfg.task.label_smoothing == 0.1
 
 
 def test_the_papers_recipe_is_the_published_one():
-    cfg = config.load(["experiment=iwslt14/pipemare", "scale=paper"])
+    cfg = config.load(["task=iwslt14", "method=pipemare", "scale=paper"])
     assert (cfg.optimizer.rate, cfg.schedule.warmup_steps, cfg.data.max_tokens) == (5e-4, 4000, 4096)
     assert (cfg.model.dropout, cfg.optimizer.weight_decay, cfg.model.tying) == (0.3, 1e-4, "none")
     with pytest.raises(UserError):
-        config.load(["experiment=iwslt14/pipemare", "model.tying=some"])
+        config.load(["task=iwslt14", "method=pipemare", "model.tying=some"])

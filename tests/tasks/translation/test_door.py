@@ -67,7 +67,7 @@ job()
     script = tmp_path / "job.py"
     script.write_text(code)
     done = subprocess.run(
-        [sys.executable, str(script), str(ROOT / "configs"), "-m", "experiment=numerals/gpipe,numerals/pipemare",
+        [sys.executable, str(script), str(ROOT / "configs"), "-m", "task=numerals", "method=gpipe,pipemare",
          "seed=0,1", f"hydra.sweep.dir={tmp_path}/out"],
         capture_output=True, text=True, cwd=tmp_path, timeout=240,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
