@@ -196,7 +196,7 @@ class EngineConfig:
 class TrackingConfig:
     """Where a run is mirrored; never part of its identity."""
 
-    name: str = choice("mlflow", "mlflow", "none")
+    name: str = choice("mlflow", "mlflow", "tensorboard", "none")
     uri: str | None = None
     experiment: str = "pipemare"
 

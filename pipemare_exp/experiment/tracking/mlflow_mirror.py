@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -26,6 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from pipemare_exp.analysis.records import flatten
+from pipemare_exp.experiment.tracking.scalars import final_of, metrics_of
 
 ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
 PARAM_LENGTH = 500  # the smallest limit of any MLflow server; this version's own is 6,000
@@ -41,24 +41,6 @@ def params_of(config: Mapping[str, Any]) -> dict[str, str]:
         key: text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - len(SHORTENED)] + SHORTENED
         for key, text in flatten(config).items()
     }
-
-
-def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """MLflow's metrics of one row: {"train/loss": ..., "train/rate": ..., "epoch": ...}; {} if it has none."""
-    kind = row.get("kind")
-    if kind not in ("train", "eval"):
-        return {}
-    place = "train" if kind == "train" else row.get("split", "eval")
-    named = {}
-    for key, value in row.items():
-        if key in ("step", "time") or isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if key in ("epoch", "seconds"):
-            if kind == "train":
-                named[key] = float(value)  # one curve each, from the training rows
-        else:
-            named[f"{place}/{key}"] = float(value)
-    return named
 
 
 class Mirror:
@@ -107,10 +89,8 @@ class Mirror:
         result = result or self.run.result or {"outcome": self.run.outcome}
         step = int(result.get("step") or 0)
         ended = int(1000 * _seconds_since_1970(self.run.status.get("updated")))
-        final = {"best": result.get("best"), "last": result.get("last")}
-        final |= {f"final/{key}": value for key, value in (result.get("test") or {}).items()}
-        final = {k: float(v) for k, v in final.items() if isinstance(v, int | float) and math.isfinite(v)}
-        new = [Metric(key, value, ended, step) for key, value in final.items() if step > self._stored_up_to(key)]
+        final = final_of(result).items()
+        new = [Metric(key, value, ended, step) for key, value in final if step > self._stored_up_to(key)]
         _retry(lambda: self.client.log_batch(self.run_id, metrics=new))
         self._set_tags(result)
         for name in ARTIFACTS:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.tracking.mlflow_mirror import Mirror
+    from pipemare_exp.experiment.tracking.tensorboard import TensorBoard
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +84,14 @@ class Tracker:
         return rows
 
 
-def open(cfg: Any, run: Any) -> Tracker | NullTracker:
-    """The tracker that cfg.tracking (name, uri, experiment) asks for, for `run`; never raises."""
+def open(cfg: Any, run: Any) -> Tracker | TensorBoard | NullTracker:
+    """The tracker that cfg.tracking (name, uri, experiment) asks for, for `run`; MLflow's never raises."""
     if cfg.tracking.name == "none":
         return NullTracker()
+    if cfg.tracking.name == "tensorboard":
+        from pipemare_exp.experiment.tracking.tensorboard import TensorBoard
+
+        return TensorBoard(run)
     try:
         import_mlflow()  # here and not in the thread, where it would race with the run's own imports
         from pipemare_exp.experiment.tracking.mlflow_mirror import Mirror

@@ -22,6 +22,7 @@ from pipemare_exp.experiment.runs.folder import Run, runs_root
 from pipemare_exp.experiment.runs.reading import Damaged
 from pipemare_exp.experiment.runs.writing import remove_left_over, write_json, write_text
 from pipemare_exp.experiment.tracking.guard import GuardedTracker
+from pipemare_exp.experiment.tracking.tensorboard import check_installed
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.interrupts import StopRequest
@@ -75,6 +76,8 @@ def train(
     if done is not None:
         progress.say(f"{title}: nothing to do, {run.path} is {done['outcome']}: {describe(done)}")
         return Result(run, done["outcome"], done, fresh=False)
+    if cfg.tracking.name == "tensorboard":
+        check_installed()
     request = StopRequest(also=stop)
     # Its loop binds the method to the pipeline, which may refuse: a run that cannot be leaves no folder.
     session = _Session(prepared, run, progress, request, list(overrides), make_loop)

@@ -206,8 +206,8 @@ def test_locked_store_is_tried_again_and_other_errors_are_not(monkeypatch):
 def test_two_processes_may_create_the_store_at_once(fresh_home):
     runs, uri = fresh_home
     code = (
-        "import sys; from pathlib import Path; from run_folders import write_run\n"
-        "from pipemare_exp.experiment import tracking\n"
+        "import sys; from pathlib import Path; from tests.experiment.run_folders import write_run\n"
+        "from pipemare_exp.experiment.tracking import tracker as tracking\n"
         f"tracking.mirror_run(write_run(Path({str(runs)!r}), 'gpipe', int(sys.argv[1])), {uri!r}, 'pipemare')"
     )
     path = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -226,7 +226,7 @@ def test_tracking_none_never_imports_mlflow_and_mlflow_is_quiet_and_offline(fres
     code = f"""
 import socket, sys
 from types import SimpleNamespace
-from pipemare_exp.experiment import tracking
+from pipemare_exp.experiment.tracking import tracker as tracking
 from pipemare_exp.experiment.runs.folder import Run
 cfg = SimpleNamespace(tracking=SimpleNamespace(name="none", uri=None, experiment="pipemare"))
 tracker = tracking.open(cfg, Run({str(run.path)!r}))
