@@ -12,6 +12,7 @@ from paper_figures import style
 from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES, Axis, varied
 from paper_figures.runs.curves import draw_cross, error_bars, mark_diverged, metric_label, seeds_text
+from pipemare_exp import methods
 from pipemare_exp.analysis.rows import RunRow
 from pipemare_exp.analysis.statistics import mean_with_interval
 from pipemare_exp.errors import UserError
@@ -82,7 +83,7 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path
     reference = mean_with_interval(
         [row.best for row in rows if row.synchronous and row.outcome == "finished" and row.best is not None]
     )
-    if reference.mean is not None and "gpipe" not in varied(rows, one):
+    if reference.mean is not None and not any(map(methods.synchronous, varied(rows, one))):
         axes.axhline(reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)")
     if one.log:
         axes.set_xscale("log")
