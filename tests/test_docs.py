@@ -20,7 +20,8 @@ import yaml
 from pipemare_exp import cli
 from pipemare_exp.commands import plan, sweep
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import NOT_IDENTITY
+from pipemare_exp.experiment.config.load import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -124,7 +125,7 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
 def check_names(command: str, args: argparse.Namespace) -> None:
     """The settings compose and are valid; figures and studies exist."""
     if command == "train":
-        config.load([one for one in args.overrides if not PLACEHOLDER.search(one)])
+        load([one for one in args.overrides if not PLACEHOLDER.search(one)])
     elif command == "figures":
         from paper_figures import registry
 
@@ -266,7 +267,7 @@ def test_output_names_the_columns_of_rows_and_the_keys_of_a_plan():
 def test_output_says_what_does_not_name_a_run():
     text = parts(ROOT / "docs" / "output.md")[0]
     said = re.search(r"which do not change the\s+result: ([^.]*(?:\.\w+[^.]*)*)\. ", text)
-    assert said and set(re.findall(r"`([^`]+)`", said[1])) == set(config.NOT_IDENTITY)
+    assert said and set(re.findall(r"`([^`]+)`", said[1])) == set(NOT_IDENTITY)
 
 
 def test_every_page_is_in_the_index():

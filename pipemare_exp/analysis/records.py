@@ -70,7 +70,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The flattened settings that tell two variants apart: those of the run's identity but the seed."""
-    from pipemare_exp.experiment.config.resolve import NOT_IDENTITY  # imports Hydra, which the mirror need not
+    from pipemare_exp.experiment.config.identity import NOT_IDENTITY
 
     neutral = {"seed", *NOT_IDENTITY}
     prefixes = tuple(f"{name}." for name in neutral)

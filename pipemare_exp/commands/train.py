@@ -36,9 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipemare_exp.experiment.config import resolve as config
+    from pipemare_exp.experiment.config.identity import run_name
+    from pipemare_exp.experiment.config.load import load, to_mapping, to_yaml
 
-    cfg = config.load(args.overrides)  # before torch is imported: a typing mistake is told at once
+    cfg = load(args.overrides)  # before torch is imported: a typing mistake is told at once
     if cfg.engine.name == "runtime" and not args.cfg:
         return _run_ranks(args, cfg)
     from pipemare_exp.experiment.training import assemble
@@ -47,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if args.cfg:
         resolved = assemble.prepare(cfg).cfg
         if args.json:
-            print(json.dumps(config.to_mapping(resolved), indent=2))
+            print(json.dumps(to_mapping(resolved), indent=2))
         else:
-            print(f"# {config.run_name(resolved)}\n{config.to_yaml(resolved)}", end="")
+            print(f"# {run_name(resolved)}\n{to_yaml(resolved)}", end="")
         return 0
     result = train.train(cfg, args.overrides, runs=args.runs, out=_out(args))
     if args.json:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import config_hash
+from pipemare_exp.experiment.config.load import from_mapping
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, read
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.runtime.engine import Pipeline
@@ -23,9 +24,9 @@ def restore(run: Run, checkpoint: str = "last", device: str | None = None) -> Lo
     `device`: cpu to have it there wherever it was trained; None: where it was trained. Raises UserError where there is
     no such checkpoint or none can be read.
     """
-    cfg = config.from_mapping(run.config)
+    cfg = from_mapping(run.config)
     state = _state(run, checkpoint, cfg.checkpoint.keep)
-    identity = config.config_hash(cfg)
+    identity = config_hash(cfg)
     if device == "cpu":
         precision = None if cfg.precision == "tf32" else cfg.precision
         cfg = replace(cfg, device="cpu", precision=precision, engine=replace(cfg.engine, graphs=None, history=None))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import from_mapping
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs.folder import Run, open_run
 
@@ -59,4 +59,4 @@ def load_run(
     if checkpoint not in CHECKPOINTS:
         raise UserError(f"checkpoint={checkpoint}: allowed are last, best{suggest(checkpoint, CHECKPOINTS)}")
     found = open_run(run, runs)
-    return LoadedRun(found.path, config.from_mapping(found.config), found.metrics(), found.result, checkpoint)
+    return LoadedRun(found.path, from_mapping(found.config), found.metrics(), found.result, checkpoint)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import from_mapping, load, to_mapping
 from pipemare_exp.experiment.config.schema import Config
 
 METHODS = ("gpipe", "async", "t1", "t1_t2", "pipemare")
@@ -35,7 +35,7 @@ def prepare(
             # A bare machine has no MLflow; `pipemare track` mirrors the run later.
             named = [f"task={task}", f"method={method}", f"scale={scale}", f"seed={seed}"]
             overrides = [*named, "device=cuda", "tracking=none", *more]
-            cell = {"overrides": overrides, "config": config.to_mapping(config.load(overrides))}
+            cell = {"overrides": overrides, "config": to_mapping(load(overrides))}
             path = out / f"{task}-{method}-{scale}-s{seed}.json"
             path.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
             written.append(path)
@@ -46,7 +46,7 @@ def read(path: Path) -> tuple[Config, list[str]]:
     """The configuration and the overrides of a cell. Raises UserError where there is none."""
     try:
         cell = json.loads(path.read_text(encoding="utf-8"))
-        return config.from_mapping(cell["config"]), list(cell["overrides"])
+        return from_mapping(cell["config"]), list(cell["overrides"])
     except FileNotFoundError as error:
         raise UserError(f"{path} is not there; `pipemare gpu prepare DIR` writes cells") from error
     except (json.JSONDecodeError, KeyError, TypeError) as error:

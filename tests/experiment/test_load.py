@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.evaluate import evaluate
 from pipemare_exp.experiment.load import load_run
 from pipemare_exp.experiment.training import assemble
@@ -46,7 +46,7 @@ def test_the_best_model_is_kept_and_changes_no_bit(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_is_loaded_with_its_rows_and_its_models(tmp_path: Path, precision: str) -> None:
     overrides = [*TINY, *MORE, "checkpoint.best=true", f"precision={precision}"]
-    cfg = config.load(overrides)
+    cfg = load(overrides)
     done = train(cfg, overrides, runs=tmp_path, out=io.StringIO())
     rows = done.run.metrics("eval")
     for checkpoint, row in (("last", rows[-1]), ("best", best_row(rows))):

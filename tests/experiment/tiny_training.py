@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.session import Result, train
@@ -40,7 +40,7 @@ class DroppingLinear(nn.Linear):
 
 
 def prepared(overrides: list[str]) -> assemble.Prepared:
-    made = assemble.prepare(config.load(overrides))
+    made = assemble.prepare(load(overrides))
     made.model.fc = DroppingLinear(made.model.fc)  # type: ignore[assignment, arg-type]
     return made
 

@@ -8,7 +8,8 @@ import torch
 
 from pipemare_exp import cli
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import run_name
+from pipemare_exp.experiment.config.load import from_mapping, load
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.session import train
@@ -62,9 +63,9 @@ def cell(tmp_path):
 
 def test_a_cell_is_the_run_that_its_overrides_name(cell):
     cfg, overrides = cells.read(cell)
-    named = assemble.prepare(config.load([one for one in overrides if one != "device=cuda"] + ["device=cpu"])).cfg
+    named = assemble.prepare(load([one for one in overrides if one != "device=cuda"] + ["device=cpu"])).cfg
     here = assemble.prepare(cells.here(cfg, None, "cpu")).cfg
-    assert here == named and config.run_name(here) == config.run_name(named)
+    assert here == named and run_name(here) == run_name(named)
     assert {"task=digits", "method=t1_t2", "seed=3"} <= set(overrides)
 
 
@@ -97,7 +98,7 @@ def test_command_prepares_and_writes_what_was_found(tmp_path, monkeypatch, capsy
     assert cli.main(["gpu", "prepare", str(tmp_path), "--seeds", "2", "--method", "gpipe"]) == 0
     written = sorted(tmp_path.glob("*.json"))
     assert [path.name for path in written] == ["cifar10-gpipe-paper-s0.json", "cifar10-gpipe-paper-s1.json"]
-    saved = config.from_mapping(json.loads(written[1].read_text())["config"])
+    saved = from_mapping(json.loads(written[1].read_text())["config"])
     assert (saved.seed, saved.device, saved.model.name, saved.epochs) == (1, "cuda", "resnet50", 200)
     failing = [{"check": "a", "passed": True}, {"check": "b", "passed": False}]
     monkeypatch.setattr(equality, "check", lambda device, quick: failing)

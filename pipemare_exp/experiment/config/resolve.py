@@ -1,69 +1,14 @@
-"""The configuration of a run: loaded, resolved against a model and a task, and identified by a hash.
-
-load(overrides) -> Config          what files and command line say, validated
-resolve(cfg, units, steps) -> Config   stages, boundaries and steps filled in; what has no effect taken out
-config_hash(resolved) -> str       the identity of the run
-"""
+"""What do settings come to once model and data are known? Stages, steps, label; what has no effect is taken out."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from pipemare_exp import methods
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import folder as config_folder
-from pipemare_exp.experiment.config import yaml_text
 from pipemare_exp.experiment.config.schema import Config, LrRescheduling, MethodConfig, SyncWarmup
-from pipemare_exp.experiment.config.validate import check, from_tree
 from pipemare_exp.pipeline.method import SWITCHES
-
-NOT_IDENTITY = (
-    "runs",
-    "tracking",
-    "progress",
-    "log_every",
-    "checkpoint",
-    "data.root",
-    "threads",
-    "engine.ranks",
-    "engine.flush",
-    "engine.timeout",
-    "engine.max_restarts",
-    "engine.graphs",
-    "engine.history",
-)
-"""Settings that cannot change what is learnt. engine.graphs replays the kernels of the eager step in their order, bit
-for bit (`pipemare gpu graphs` compares them on the machine at hand), and engine.history only copies. The number of
-threads may change the last bits of a sum on some machines, as the machine itself may; both are recorded in meta.json
-and neither names a run."""
-
-
-def load(overrides: Sequence[str] = ()) -> Config:
-    """The configuration that the command line's overrides stand for. Raises UserError."""
-    from pipemare_exp.experiment.config import compose  # Hydra: a run from a plain tree does without it
-
-    return from_mapping(compose.compose(overrides))
-
-
-def from_mapping(tree: Mapping[str, Any]) -> Config:
-    """The configuration of a plain tree (a run's config.yaml, or composed files). Raises UserError."""
-    cfg = from_tree(tree, Config, also=tuple(config_folder.groups()))
-    check(cfg)
-    return cfg
-
-
-def to_mapping(cfg: Config) -> dict[str, Any]:
-    """`cfg` as plain dicts, lists and scalars; `from_mapping` takes it back."""
-    return json.loads(json.dumps(asdict(cfg)))
-
-
-def to_yaml(cfg: Config) -> str:
-    """`cfg` as YAML, lists on one line."""
-    return yaml_text.dumps(to_mapping(cfg))
 
 
 def label(method: MethodConfig) -> str:
@@ -104,6 +49,7 @@ def resolve(
             f"data.subset={cfg.data.subset}, but the training data are {subset or 'the whole set'}: the number is "
             "found from the data, leave it out"
         )
+    steps = cfg.epochs * steps_per_epoch
     boundaries = cfg.pipeline.boundaries or _boundaries(cfg, sizes, pieces)
     if boundaries[-1] >= len(sizes):
         raise UserError(
@@ -123,6 +69,7 @@ def resolve(
         cfg,
         precision=None if cfg.precision == "fp32" else cfg.precision,
         steps_per_epoch=steps_per_epoch,
+        max_steps=cfg.max_steps if (cfg.max_steps or steps) < steps else None,
         data=replace(cfg.data, subset=subset),
         pipeline=pipeline,
         method=_resolve_method(cfg.method, steps_per_epoch),
@@ -214,44 +161,3 @@ def _resolve_schedule(cfg: Config) -> Any:
     else:
         schedule = replace(schedule, final_fraction=schedule.final_fraction or 0.0)
     return replace(schedule, warmup_steps=schedule.warmup_steps or 0)
-
-
-def total_steps(cfg: Config) -> int:
-    """Updates that the schedule spans (epochs times steps an epoch); `max_steps` may end the run before."""
-    assert cfg.steps_per_epoch is not None, "resolve the configuration first"
-    return cfg.epochs * cfg.steps_per_epoch
-
-
-def last_step(cfg: Config) -> int:
-    """Updates after which the run ends."""
-    return min(total_steps(cfg), cfg.max_steps or total_steps(cfg))
-
-
-def identity(cfg: Config) -> dict[str, Any]:
-    """What names a run: the resolved configuration less NOT_IDENTITY and less what is not set (None)."""
-    return _pruned(to_mapping(cfg), "")
-
-
-def _pruned(tree: dict[str, Any], path: str) -> dict[str, Any]:
-    kept = {}
-    for key, value in tree.items():
-        where = f"{path}{key}"
-        if where in NOT_IDENTITY or value is None:
-            continue
-        inner = _pruned(value, f"{where}.") if isinstance(value, dict) else value
-        if inner != {}:
-            kept[key] = inner
-    return kept
-
-
-def config_hash(cfg: Config) -> str:
-    """sha256 (hexadecimal) of the canonical JSON of `identity(cfg)`."""
-    canonical = json.dumps(identity(cfg), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def run_name(cfg: Config) -> str:
-    """The name of the run's folder: <task>-<method>-<scale>-s<seed>-<hash8>; <task>_<examples> on a subset."""
-    name = methods.file_of(cfg.method.label or label(cfg.method))
-    task = f"{cfg.task.name}_{cfg.data.subset}" if cfg.data.subset else cfg.task.name
-    return f"{task}-{name}-{cfg.scale}-s{cfg.seed}-{config_hash(cfg)[:8]}"

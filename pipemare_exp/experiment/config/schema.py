@@ -1,6 +1,6 @@
 """What a configuration holds: one tree of frozen dataclasses, with the bounds of every value beside it.
 
-`config.py` fills this tree from the YAML files in configs/. A field's type is what it accepts (`| None`: may
+`load.py` fills this tree from the YAML files in configs/. A field's type is what it accepts (`| None`: may
 be left unset); `bounded` and `choice` add its range. Values that one task uses and another does not are
 None there, and None is left out of a run's identity, so a new optional field never renames the runs that were
 made before it.
@@ -236,7 +236,7 @@ class Config:
     memory_format: str = choice("contiguous", "contiguous", "channels_last")
     epochs: int = bounded(1, low=1)
     max_steps: int | None = bounded(low=1)
-    """Stop after so many steps; the schedule's length stays that of `epochs`."""
+    """Stop after so many steps, where there are more; the schedule's length stays that of `epochs`."""
     steps_per_epoch: int | None = bounded(low=1)
     """Filled when the task is known: it belongs to the identity, since it tells subsets of the data apart."""
     log_every: int = bounded(10, low=1)

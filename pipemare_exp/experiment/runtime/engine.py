@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.lengths import last_step
 from pipemare_exp.experiment.runs.checkpoint import read, write
 from pipemare_exp.experiment.runs.reading import Damaged
 from pipemare_exp.experiment.training import assemble
@@ -40,7 +40,7 @@ TIMEOUT = 50.0
 def build(prepared: Prepared, ranks: int, folder: Path, checkpoint: Callable[[int], tuple[bool, bool]]) -> Runtime:
     """This rank's part of the pipeline. `folder` is the run's folder of checkpoints; `checkpoint`: see Wishes."""
     cfg = prepared.cfg
-    pipeline, last = cfg.pipeline, config.last_step(cfg)
+    pipeline, last = cfg.pipeline, last_step(cfg)
     assert pipeline.boundaries is not None and pipeline.stages is not None and not isinstance(pipeline.recompute, str)
     per_epoch = prepared.task.steps_per_epoch
 

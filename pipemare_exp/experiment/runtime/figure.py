@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.lengths import last_step
+from pipemare_exp.experiment.config.load import from_mapping
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.pipeline.runtime.routes import columns_of
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
@@ -28,7 +29,7 @@ def draw(trace: Mapping[str, Any], tree: Mapping[str, Any], path: Path, first: i
     from matplotlib import pyplot as plt
     from matplotlib.patches import Patch
 
-    cfg = config.from_mapping(tree)
+    cfg = from_mapping(tree)
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     known = sorted({event["args"]["step"] for event in events if event["cat"] == "forward"})
     begin = known[max(0, len(known) * 3 // 4 - steps)] if first is None else first
@@ -63,7 +64,7 @@ def draw(trace: Mapping[str, Any], tree: Mapping[str, Any], path: Path, first: i
 def _draw_schedule(axes: Any, cfg: Any, begin: int, steps: int) -> None:
     pipeline = cfg.pipeline
     columns = columns_of(
-        assemble.build_method(cfg.method, cfg.seed), pipeline.stages, pipeline.microbatches, config.last_step(cfg),
+        assemble.build_method(cfg.method, cfg.seed), pipeline.stages, pipeline.microbatches, last_step(cfg),
         pipeline.slots, pipeline.recompute, cfg.engine.flush or "gpipe",
     )  # fmt: skip
     wide = 2 if columns.start is not None and begin >= columns.start and pipeline.slots == "duplex" else 1

@@ -18,7 +18,9 @@ from types import FrameType
 
 from pipemare_exp import cli
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import run_name
+from pipemare_exp.experiment.config.lengths import last_step
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.runs.folder import FINAL, Run
 from pipemare_exp.experiment.sweep import fork_server as training_process
 
@@ -85,8 +87,8 @@ def cells(tasks: Sequence[str], seeds: int, root: Path, extra: Sequence[str] = (
     for task in tasks:
         for seed in range(seeds):
             for method in known[task]:
-                cfg = prepare(config.load([*overrides(task, method, seed), *extra])).cfg
-                made.append(Cell(task, method, seed, Run(root / config.run_name(cfg)), config.last_step(cfg)))
+                cfg = prepare(load([*overrides(task, method, seed), *extra])).cfg
+                made.append(Cell(task, method, seed, Run(root / run_name(cfg)), last_step(cfg)))
     return made
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import run_name
+from pipemare_exp.experiment.config.lengths import last_step
+from pipemare_exp.experiment.config.load import load
+from pipemare_exp.experiment.config.resolve import cuts_at_pieces, resolve
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.sweep.study import Cell
@@ -85,12 +88,12 @@ class Resolver:
     def resolve(self, cfg: Config) -> Config:
         """`cfg` as `pipemare train` would resolve it. Raises UserError as that would."""
         asks = [asdict(part) for part in (cfg.task, cfg.data, cfg.model)]
-        rest = [cfg.seed, cfg.device, cfg.memory_format, cfg.pipeline.microbatches, config.cuts_at_pieces(cfg)]
+        rest = [cfg.seed, cfg.device, cfg.memory_format, cfg.pipeline.microbatches, cuts_at_pieces(cfg)]
         key = json.dumps([asks, rest], sort_keys=True)
         if key not in self._shapes:
             self._shapes[key] = _shape(cfg)
         sizes, starts, steps_per_epoch, subset, device = self._shapes[key]
-        return config.resolve(replace(cfg, device=device), sizes, steps_per_epoch, starts, subset)
+        return resolve(replace(cfg, device=device), sizes, steps_per_epoch, starts, subset)
 
 
 def _shape(cfg: Config) -> _Shape:
@@ -99,7 +102,7 @@ def _shape(cfg: Config) -> _Shape:
     prepared = assemble.prepare(replace(cfg, threads=None))
     units = prepared.units
     starts = None
-    if config.cuts_at_pieces(cfg):
+    if cuts_at_pieces(cfg):
         starts = assemble.piece_starts(prepared.model, units, assemble.pieces(prepared.model))
     task = prepared.task
     return [unit.numel for unit in units], starts, task.steps_per_epoch, task.subset, prepared.cfg.device
@@ -113,14 +116,14 @@ def plan(cells: Sequence[Cell], root: Path) -> list[Planned]:
     resolver, planned, seen = Resolver(), [], set()
     for cell in cells:
         try:
-            cfg = resolver.resolve(_emulated(config.load(cell.overrides)))
+            cfg = resolver.resolve(_emulated(load(cell.overrides)))
         except UserError as error:
             planned.append(Planned(cell, None, refused=str(error)))
             continue
-        name = config.run_name(cfg)
+        name = run_name(cfg)
         if name not in seen:
             seen.add(name)
-            planned.append(Planned(cell, Run(root / name), config.last_step(cfg)))
+            planned.append(Planned(cell, Run(root / name), last_step(cfg)))
     reasons = {one.refused for one in planned}
     if len(reasons) == 1 and None not in reasons:
         raise UserError(str(reasons.pop()))

@@ -19,7 +19,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import run_name
+from pipemare_exp.experiment.config.load import from_mapping
 from pipemare_exp.experiment.runs.folder import FINAL, Run
 from pipemare_exp.experiment.runs.writing import write_text
 
@@ -60,7 +61,7 @@ def _until_result(tree: Any, overrides: Sequence[str], run: Run, batch: Batch, s
         try:
             values = OmegaConf.to_container(tree, resolve=True)
             assert isinstance(values, dict)
-            _train(config.from_mapping(values), overrides, run, batch, stopped)  # type: ignore[arg-type]
+            _train(from_mapping(values), overrides, run, batch, stopped)  # type: ignore[arg-type]
             return None
         except Exception as error:  # whatever it is, the other cells go on
             if not run.is_locked():  # else another sweep was faster
@@ -87,7 +88,7 @@ def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: 
         cfg = replace(cfg, threads=cfg.threads or 1)  # set after the imports, by assemble.prepare
     cfg = replace(cfg, progress="plain")
     prepared = assemble.prepare(cfg)
-    name = config.run_name(prepared.cfg)
+    name = run_name(prepared.cfg)
     if name != run.name:
         raise RuntimeError(f"the job composed to {name}, planned was {run.name}")
     run.create()

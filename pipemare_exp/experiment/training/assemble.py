@@ -10,7 +10,8 @@ from torch import nn
 
 from pipemare_exp import optimizers, settings, tasks
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.lengths import total_steps
+from pipemare_exp.experiment.config.resolve import cuts_at_pieces, resolve
 from pipemare_exp.experiment.config.schema import Config, MethodConfig
 from pipemare_exp.experiment.training.threads import Meter
 from pipemare_exp.pipeline.emulator.emulator import Emulator
@@ -57,7 +58,7 @@ class Prepared:
         """alpha_base(t)."""
         options = {key: value for key, value in asdict(self.cfg.schedule).items() if value is not None}
         name = options.pop("name")
-        return optimizers.rate_schedule(name, self.cfg.optimizer.rate, config.total_steps(self.cfg), **options)
+        return optimizers.rate_schedule(name, self.cfg.optimizer.rate, total_steps(self.cfg), **options)
 
 
 def prepare(cfg: Config) -> Prepared:
@@ -74,9 +75,9 @@ def prepare(cfg: Config) -> Prepared:
     model = task.build_model()
     model.train()
     units = weight_units(model, task.probe)
-    starts = piece_starts(model, units, pieces(model)) if config.cuts_at_pieces(cfg) else None
+    starts = piece_starts(model, units, pieces(model)) if cuts_at_pieces(cfg) else None
     sizes = [unit.numel for unit in units]
-    resolved = config.resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset)
+    resolved = resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset)
     return Prepared(resolved, task, model, units, meter)
 
 

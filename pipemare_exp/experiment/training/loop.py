@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import config_hash
+from pipemare_exp.experiment.config.lengths import last_step
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs import rows
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, write
@@ -43,7 +44,7 @@ def evaluation_due(cfg: Config, step: int) -> bool:
     """Whether the model is evaluated after `step` updates: after every so many epochs, and at the end."""
     assert cfg.steps_per_epoch is not None
     epochs, rest = divmod(step, cfg.steps_per_epoch)
-    return step == config.last_step(cfg) or (rest == 0 and epochs % cfg.evaluation.every_epochs == 0)
+    return step == last_step(cfg) or (rest == 0 and epochs % cfg.evaluation.every_epochs == 0)
 
 
 class Loop:
@@ -69,8 +70,8 @@ class Loop:
         self.emit, self.stop, self.stepped = emit, stop, stepped
         self.engine: Engine = engine or prepared.emulator()
         self.rate = prepared.rate()
-        self.hash = config.config_hash(self.cfg)
-        self.last = config.last_step(self.cfg)
+        self.hash = config_hash(self.cfg)
+        self.last = last_step(self.cfg)
         self.step = 0
         self.evaluated = 0
         self.best: float | None = None

@@ -14,7 +14,9 @@ from typing import Any, TextIO
 
 from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import config_hash, run_name
+from pipemare_exp.experiment.config.lengths import last_step
+from pipemare_exp.experiment.config.load import from_mapping, to_mapping, to_yaml
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs import provenance, rows
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State
@@ -69,9 +71,9 @@ def train(
     """
     prepared = prepared or assemble.prepare(cfg)
     cfg = prepared.cfg
-    run = Run(runs_root(runs or cfg.runs) / config.run_name(cfg))
+    run = Run(runs_root(runs or cfg.runs) / run_name(cfg))
     title = f"{cfg.task.name} {cfg.method.label} seed {cfg.seed}"
-    progress = Progress(title, config.last_step(cfg), cfg.progress, out)
+    progress = Progress(title, last_step(cfg), cfg.progress, out)
     done = run.result
     if done is not None:
         progress.say(f"{title}: nothing to do, {run.path} is {done['outcome']}: {describe(done)}")
@@ -104,7 +106,7 @@ class _Session:
     ) -> None:
         self.prepared, self.cfg, self.run, self.progress = prepared, prepared.cfg, run, progress
         self.stop, self.overrides = stop, overrides
-        self.hash = config.config_hash(self.cfg)
+        self.hash = config_hash(self.cfg)
         self.checkpoints = Checkpoints(run.checkpoints, self.cfg.checkpoint.keep)
         self.tracker: GuardedTracker | None = None
         self.error = ""
@@ -133,7 +135,7 @@ class _Session:
         run = self.run
         again = state is not None or bool(known)
         if not self._readable(self._same_config):
-            write_text(run.path / "config.yaml", config.to_yaml(self.cfg))
+            write_text(run.path / "config.yaml", to_yaml(self.cfg))
         if not self._readable(lambda: run.overrides):
             write_json(run.path / "overrides.json", self.overrides)
         meta = {**self._new_meta(), **known}
@@ -168,8 +170,8 @@ class _Session:
         """Whether config.yaml is there. Raises Damaged where it is not the whole configuration of this run."""
         tree = self.run.config
         try:
-            cfg = config.from_mapping(tree)
-            same = config.to_mapping(cfg) == tree and config.config_hash(cfg) == self.hash
+            cfg = from_mapping(tree)
+            same = to_mapping(cfg) == tree and config_hash(cfg) == self.hash
         except UserError:
             same = False
         if tree and not same:

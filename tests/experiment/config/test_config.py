@@ -12,15 +12,19 @@ import pytest
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import compose, folder
-from pipemare_exp.experiment.config import resolve as config
-from pipemare_exp.experiment.config.schema import TASKS
+from pipemare_exp.experiment.config.identity import config_hash, identity, run_name
+from pipemare_exp.experiment.config.lengths import last_step, total_steps
+from pipemare_exp.experiment.config.load import from_mapping, load, to_mapping
+from pipemare_exp.experiment.config.resolve import resolve
+from pipemare_exp.experiment.config.schema import TASKS, Config
+from pipemare_exp.experiment.config.tree import OTHER_WORDS, setting_names
 
 UNITS = [9, 16, 72, 144, 72, 10]
 METHOD_FILES = ("gpipe", "pipedream", "async", "t1", "t2", "t1_t2", "pipemare")
 
 
 def resolved(*overrides: str, steps: int = 22):
-    return config.resolve(config.load(overrides), UNITS, steps, pieces=[0, 2, 3, 5])
+    return resolve(load(overrides), UNITS, steps, pieces=[0, 2, 3, 5])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -29,10 +33,10 @@ def test_every_task_and_method_compose_resolve_and_survive_their_own_yaml(task: 
     cfg = resolved(f"task={task}", f"method={method}")
     assert (cfg.task.name, cfg.data.name, cfg.scale) == (task, task, folder.first_scale(task))
     assert methods.file_of(cfg.method.label) == method
-    again = config.from_mapping(config.to_mapping(cfg))
+    again = from_mapping(to_mapping(cfg))
     assert again == cfg
-    assert config.resolve(again, UNITS, 22) == cfg
-    assert config.config_hash(again) == config.config_hash(cfg)
+    assert resolve(again, UNITS, 22) == cfg
+    assert config_hash(again) == config_hash(cfg)
 
 
 def test_every_task_has_a_file_and_its_first_scale_a_recipe() -> None:
@@ -46,7 +50,7 @@ def test_a_file_of_settings_that_are_taken_together(tmp_path, monkeypatch) -> No
     (tmp_path / "configs" / "experiment" / "small.yaml").write_text("# @package _global_\nmodel:\n  width: 2\n")
     for module in (compose, folder):
         monkeypatch.setattr(module, "config_folder", lambda: tmp_path / "configs")
-    cfg = config.load(["experiment=small", "method=t1"])
+    cfg = load(["experiment=small", "method=t1"])
     assert (cfg.model.width, cfg.method.lr_rescheduling.enabled) == (2, True)
 
 
@@ -55,7 +59,7 @@ def test_labels() -> None:
     assert labels == ["gpipe", "pipedream", "async", "t1", "t2", "t1+t2", "t1+t2+t3"]
     assert resolved("method=hogwild").method.label == "hogwild"
     assert resolved("method=hogwild_t1").method.label == "hogwild+t1"
-    assert config.run_name(resolved("method=hogwild_t1")).startswith("digits-hogwild_t1-demo-s0-")
+    assert run_name(resolved("method=hogwild_t1")).startswith("digits-hogwild_t1-demo-s0-")
     assert resolved("method=t1", "method.sync_warmup.enabled=true").method.label == "t1+t3"
     assert resolved("method=pipedream", "method.lr_rescheduling.enabled=true").method.label == "pipedream+t1"
 
@@ -63,23 +67,21 @@ def test_labels() -> None:
 def test_own_options_of_a_method_lie_beside_the_shared_ones() -> None:
     plain, other = resolved("method=hogwild"), resolved("method=hogwild", "method.delay_scale=2")
     own = {"delay_scale": 1.0, "backward": "same", "draw": "step"}
-    assert (
-        own.items() <= config.identity(plain)["method"].items() and "max_delay" not in config.identity(plain)["method"]
-    )
-    assert config.identity(other)["method"]["delay_scale"] == 2.0
-    assert not own.keys() & config.to_mapping(resolved("method=t1"))["method"].keys()
+    assert own.items() <= identity(plain)["method"].items() and "max_delay" not in identity(plain)["method"]
+    assert identity(other)["method"]["delay_scale"] == 2.0
+    assert not own.keys() & to_mapping(resolved("method=t1"))["method"].keys()
 
 
 def test_an_experiment_brings_its_scale_and_the_command_line_wins() -> None:
-    assert config.load(["task=cifar10", "method=t1"]).scale == "laptop"
-    paper = config.load(["task=cifar10", "method=t1", "scale=paper"])
+    assert load(["task=cifar10", "method=t1"]).scale == "laptop"
+    paper = load(["task=cifar10", "method=t1", "scale=paper"])
     assert (paper.scale, paper.model.name, paper.epochs) == ("paper", "resnet50", 200)
-    assert config.load(["task=cifar10", "method=t1", "scale=paper", "model=resnet20"]).model.name == "resnet20"
+    assert load(["task=cifar10", "method=t1", "scale=paper", "model=resnet20"]).model.name == "resnet20"
 
 
 def test_a_value_of_the_command_line_wins_over_the_recipe() -> None:
-    assert config.load(["optimizer.rate=0.125"]).optimizer.rate == 0.125
-    assert config.load(["model.width=16"]).model.width == 16  # no file names it, the schema does
+    assert load(["optimizer.rate=0.125"]).optimizer.rate == 0.125
+    assert load(["model.width=16"]).model.width == 16  # no file names it, the schema does
 
 
 def test_composing_inside_a_hydra_job_leaves_the_job_its_hydra() -> None:
@@ -88,10 +90,10 @@ def test_composing_inside_a_hydra_job_leaves_the_job_its_hydra() -> None:
 
     with initialize_config_dir(str(compose.config_folder()), version_base="1.3"):
         outer = GlobalHydra.instance().hydra
-        assert config.load(["seed=4"]).seed == 4
+        assert load(["seed=4"]).seed == 4
         assert GlobalHydra.instance().hydra is outer
         with pytest.raises(UserError):
-            config.load(["method=nothing"])
+            load(["method=nothing"])
         assert GlobalHydra.instance().hydra is outer
 
 
@@ -102,7 +104,10 @@ WRONG = {
     "method=t3": ["method=t3", "gpipe", "t1_t2"],
     "scale=paper": ["task digits", "scale=paper", "demo"],
     "scale=huge": ["scale=huge", "demo, laptop, paper"],
-    "optimizer.rat=0.1": ['"optimizer.rat"', 'did you mean "rate"'],
+    "optimizer.rat=0.1": ['"optimizer.rat"', 'did you mean "optimizer.rate"'],
+    "optimizer.lr=0.1": ['"optimizer.lr"', 'did you mean "optimizer.rate"'],
+    "lr=0.1": ['"lr"', 'did you mean "optimizer.rate"'],
+    "data.batch=8": ['"data.batch"', 'did you mean "data.batch_size"'],
     "augment=true": ['did you mean "data.augment"'],
     "qqq=1": ['"qqq"', "seed", "pipeline"],
     "+qqq=1": ['"qqq"'],
@@ -120,7 +125,7 @@ WRONG = {
     "task=null": ["task=null", "digits"],
     "task=mnist": ["task=mnist", "digits"],
     "optimizer=[sgd,adam]": ["optimizer", "sgd"],
-    "task.name=cifar10": ["data=digits", "task=cifar10"],
+    "task.name=cifar10": ["data.name=digits", "task=cifar10"],
     "pipeline=5": ["pipeline", "duplex"],
     "pipeline.microbatches=-4": ["pipeline.microbatches=-4", "at least 1"],
     "pipeline.microbatches=65": ["pipeline.microbatches=65", "data.batch_size=64"],
@@ -147,7 +152,7 @@ WRONG = {
 @pytest.mark.parametrize("override", WRONG)
 def test_a_wrong_override_is_told_in_two_lines_with_the_remedy(override: str) -> None:
     with pytest.raises(UserError) as caught:
-        config.load([override])
+        load([override])
     message = str(caught.value)
     for part in WRONG[override]:
         assert part in message
@@ -174,7 +179,7 @@ def test_a_wrong_override_is_told_in_two_lines_with_the_remedy(override: str) ->
 )
 def test_pairs_that_do_not_go_together(overrides: list[str], reason: str) -> None:
     with pytest.raises(UserError, match=reason.replace("(", r"\(")):
-        config.load(overrides)
+        load(overrides)
 
 
 def test_clip_global_is_allowed_in_emulation() -> None:
@@ -192,9 +197,7 @@ def test_more_stages_than_units_names_both_numbers() -> None:
 def test_boundaries_at_pieces() -> None:
     pieces = resolved("pipeline.cut=pieces").pipeline
     assert (pieces.stages, pieces.boundaries) == (4, (0, 2, 3, 5))
-    assert config.config_hash(resolved("pipeline.cut=pieces")) == config.config_hash(
-        resolved("pipeline.boundaries=[0,2,3,5]")
-    )
+    assert config_hash(resolved("pipeline.cut=pieces")) == config_hash(resolved("pipeline.boundaries=[0,2,3,5]"))
     # Sizes of the pieces: 25, 72, 216, 10. In two stages, the larger is smallest when cut before the third.
     assert resolved("pipeline.cut=pieces", "pipeline.stages=2").pipeline.boundaries == (0, 3)
     with pytest.raises(UserError, match="pipeline.stages=5.*only 4 pieces"):
@@ -212,7 +215,7 @@ def test_recomputation_cuts_at_pieces_and_sqrt_is_a_number_when_resolved() -> No
 
 
 def test_a_split_into_one_is_no_split() -> None:
-    assert config.config_hash(resolved("pipeline.split=1")) == config.config_hash(resolved())
+    assert config_hash(resolved("pipeline.split=1")) == config_hash(resolved())
 
 
 def test_resolving_fills_stages_and_turns_epochs_into_steps() -> None:
@@ -221,27 +224,27 @@ def test_resolving_fills_stages_and_turns_epochs_into_steps() -> None:
     assert cfg.pipeline.stages == 6
     assert (cfg.method.lr_rescheduling.steps, cfg.method.lr_rescheduling.epochs) == (33, None)
     assert (cfg.method.sync_warmup.steps, cfg.method.sync_warmup.epochs) == (66, None)
-    assert config.total_steps(cfg) == 25 * 22
-    assert config.last_step(replace(cfg, max_steps=7)) == 7
+    assert total_steps(cfg) == 25 * 22
+    assert last_step(replace(cfg, max_steps=7)) == 7
     grouped = resolved("pipeline.stages=3")
     assert grouped.pipeline.boundaries is not None and len(grouped.pipeline.boundaries) == 3
 
 
 def test_other_data_than_a_configuration_was_made_with_are_noticed() -> None:
     with pytest.raises(UserError, match="22 steps an epoch.*give 21"):
-        config.resolve(resolved(), UNITS, 21)
+        resolve(resolved(), UNITS, 21)
 
 
 def test_the_tree_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        config.load().seed = 3  # type: ignore[misc]
+        load().seed = 3  # type: ignore[misc]
 
 
 def test_the_hash_is_that_of_the_canonical_json() -> None:
     cfg = resolved()
-    text = json.dumps(config.identity(cfg), sort_keys=True, separators=(",", ":"))
-    assert config.config_hash(cfg) == hashlib.sha256(text.encode()).hexdigest()
-    assert config.run_name(cfg) == f"digits-pipemare-demo-s0-{config.config_hash(cfg)[:8]}"
+    text = json.dumps(identity(cfg), sort_keys=True, separators=(",", ":"))
+    assert config_hash(cfg) == hashlib.sha256(text.encode()).hexdigest()
+    assert run_name(cfg) == f"digits-pipemare-demo-s0-{config_hash(cfg)[:8]}"
 
 
 @pytest.mark.parametrize(
@@ -249,6 +252,7 @@ def test_the_hash_is_that_of_the_canonical_json() -> None:
     [
         "tracking=none",
         "tracking.uri=sqlite:///x.db",
+        "max_steps=550",  # the run has no more
         "progress=none",
         "runs=/somewhere",
         "data.root=/elsewhere",
@@ -261,7 +265,7 @@ def test_the_hash_is_that_of_the_canonical_json() -> None:
     ],
 )
 def test_what_cannot_change_the_result_does_not_change_the_hash(override: str) -> None:
-    assert config.config_hash(resolved(override)) == config.config_hash(resolved())
+    assert config_hash(resolved(override)) == config_hash(resolved())
 
 
 @pytest.mark.parametrize(
@@ -287,25 +291,29 @@ def test_what_cannot_change_the_result_does_not_change_the_hash(override: str) -
     ],
 )
 def test_what_can_change_the_result_changes_the_hash(override: str) -> None:
-    assert config.config_hash(resolved(override)) != config.config_hash(resolved())
+    assert config_hash(resolved(override)) != config_hash(resolved())
 
 
 def test_settings_of_what_is_switched_off_do_not_tell_runs_apart() -> None:
-    plain = config.config_hash(resolved("method=async"))
-    assert config.config_hash(resolved("method=async", "method.lr_rescheduling.steps=5")) == plain
-    assert config.config_hash(resolved("method=async", "method.discrepancy_correction.decay=0.3")) == plain
-    assert config.config_hash(resolved("method=async", "method.sync_warmup.epochs=1")) == plain
+    plain = config_hash(resolved("method=async"))
+    assert config_hash(resolved("method=async", "method.lr_rescheduling.steps=5")) == plain
+    assert config_hash(resolved("method=async", "method.discrepancy_correction.decay=0.3")) == plain
+    assert config_hash(resolved("method=async", "method.sync_warmup.epochs=1")) == plain
 
 
 def test_epochs_and_the_steps_they_make_are_the_same_run() -> None:
     steps = resolved("method.sync_warmup.epochs=null", "method.sync_warmup.steps=66")
-    assert config.config_hash(steps) == config.config_hash(resolved())
+    assert config_hash(steps) == config_hash(resolved())
 
 
 def test_a_subset_of_the_data_is_in_the_name_and_the_hash() -> None:
-    whole, part = config.resolve(config.load(), UNITS, 22), config.resolve(config.load(), UNITS, 22, subset=700)
-    assert config.run_name(part) == f"digits_700-pipemare-demo-s0-{config.config_hash(part)[:8]}"
-    assert config.config_hash(part) != config.config_hash(whole) and config.run_name(whole).startswith("digits-")
-    assert config.resolve(part, UNITS, 22, subset=700) == part
+    whole, part = resolve(load(), UNITS, 22), resolve(load(), UNITS, 22, subset=700)
+    assert run_name(part) == f"digits_700-pipemare-demo-s0-{config_hash(part)[:8]}"
+    assert config_hash(part) != config_hash(whole) and run_name(whole).startswith("digits-")
+    assert resolve(part, UNITS, 22, subset=700) == part
     with pytest.raises(UserError, match="data.subset=700.*the whole set"):
-        config.resolve(part, UNITS, 22)
+        resolve(part, UNITS, 22)
+
+
+def test_what_other_programs_call_a_setting_leads_to_one_that_there_is() -> None:
+    assert set(OTHER_WORDS.values()) <= set(setting_names(Config))

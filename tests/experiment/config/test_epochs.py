@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.training import session as train
 from pipemare_exp.methods.pipemare import PipeMare
 
@@ -28,7 +28,7 @@ def test_the_pipeline_is_not_flushed_at_an_epochs_end(tmp_path, monkeypatch):
         return reads
 
     monkeypatch.setattr(PipeMare, "forward", spy)
-    result = train.train(config.load(overrides), overrides, runs=tmp_path)
+    result = train.train(load(overrides), overrides, runs=tmp_path)
     assert result.run.result is not None
     steps_per_epoch = 2
     full = [-(-(2 * (42 - s) + 1) // 8) for s in range(43)]  # ceil(L/N)

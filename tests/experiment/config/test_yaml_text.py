@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
 from pipemare_exp.experiment.config import yaml_text
+from pipemare_exp.experiment.config.load import load, to_yaml
 
 TREE = {
     "rate": 0.1, "eps": 1e-05, "small": 1.5e-07, "large": 1e22, "whole": 3, "negative": -2e-09, "on": True,
@@ -23,9 +23,9 @@ def test_json_reads_as_yaml_and_back(monkeypatch):
 
 
 def test_a_configuration_survives(monkeypatch):
-    cfg = config.load(["task=cifar10", "method=pipemare", "optimizer.weight_decay=1e-5"])
-    with_yaml = config.to_yaml(cfg)
+    cfg = load(["task=cifar10", "method=pipemare", "optimizer.weight_decay=1e-5"])
+    with_yaml = to_yaml(cfg)
     monkeypatch.setattr(yaml_text, "yaml", None)
-    assert yaml.safe_load(config.to_yaml(cfg)) == yaml.safe_load(with_yaml)
+    assert yaml.safe_load(to_yaml(cfg)) == yaml.safe_load(with_yaml)
     with pytest.raises(UserError, match="PyYAML"):
         yaml_text.loads(with_yaml)

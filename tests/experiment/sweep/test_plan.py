@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import run_name
+from pipemare_exp.experiment.config.lengths import last_step
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.sweep import plan as sweep_plan
 from pipemare_exp.experiment.sweep.plan import Planned, seconds_left
@@ -35,9 +37,9 @@ def test_a_cell_leads_to_the_run_that_train_makes_of_the_same_overrides(tmp_path
     cells = [cell("gpipe"), cell("t1_t2", "pipeline.recompute=sqrt"), cell("hogwild", "method.delay_scale=2")]
     planned = sweep_plan.plan(cells, tmp_path)
     for one in planned:
-        cfg = assemble.prepare(config.load(one.cell.overrides)).cfg
-        assert one.run is not None and one.run.path == tmp_path / config.run_name(cfg)
-        assert one.steps == config.last_step(cfg) == 550
+        cfg = assemble.prepare(load(one.cell.overrides)).cfg
+        assert one.run is not None and one.run.path == tmp_path / run_name(cfg)
+        assert one.steps == last_step(cfg) == 550
     assert [one.state for one in planned] == ["missing"] * 3
     assert list(tmp_path.iterdir()) == []
 

@@ -11,9 +11,10 @@ import pytest
 from paper_figures import registry
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import compose
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load
+from pipemare_exp.experiment.sweep import study_file
 from pipemare_exp.experiment.sweep.study import Study, expand, text
-from pipemare_exp.experiment.sweep.study_file import find, load, names
+from pipemare_exp.experiment.sweep.study_file import find, names
 
 STUDY = """
     about: a study of nothing
@@ -37,7 +38,7 @@ STUDY = """
 def write(tmp_path: Path) -> Callable[..., Study]:
     def written(content: str = STUDY, name: str = "nothing") -> Study:
         (tmp_path / f"{name}.yaml").write_text(textwrap.dedent(content), encoding="utf-8")
-        return load(name, tmp_path)
+        return study_file.load(name, tmp_path)
 
     return written
 
@@ -157,16 +158,16 @@ def test_every_study_that_figures_are_made_from_is_there_and_names_them() -> Non
     assert wanted <= set(names())
     for name in names():
         families = {entry.family for entry in registry.ENTRIES if entry.study == name}
-        assert set(load(name).figures) == families
+        assert set(study_file.load(name).figures) == families
 
 
 @pytest.mark.parametrize("name", names())
 def test_the_cells_of_a_shipped_study_are_valid_and_distinct(name: str) -> None:
-    study = load(name)
+    study = study_file.load(name)
     for scale in study.scales():
         for task in study.places[scale]:
             cells = expand(study, scale, task)
             assert len({cell.overrides for cell in cells}) == len(cells)
             assert {cell.method for cell in cells} <= set(compose.options("method"))
-            cfg = config.load(cells[-1].overrides)  # composing all of them would take minutes
+            cfg = load(cells[-1].overrides)  # composing all of them would take minutes
             assert (cfg.task.name, cfg.scale, cfg.seed) == (task, scale, cells[-1].seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load, to_mapping
 from pipemare_exp.experiment.runs import provenance
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.tracking import tracker as tracking
@@ -20,9 +20,9 @@ TRAIN = """
 import json, sys
 for name in json.loads(sys.argv[1]):
     sys.modules[name] = None
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import from_mapping, load, to_mapping
 from pipemare_exp.experiment.training import session
-cfg = config.from_mapping(json.load(open(sys.argv[2])))
+cfg = from_mapping(json.load(open(sys.argv[2])))
 result = session.train(cfg, json.loads(sys.argv[4]), runs=sys.argv[3])
 assert result.outcome == "finished", result
 """
@@ -30,8 +30,8 @@ SETTINGS = ["task=digits", "method=t1_t2", "model.width=2", "pipeline.stages=12"
 
 
 def test_training_needs_no_hydra_mlflow_fairseq_or_yaml(tmp_path):
-    cfg = config.load(SETTINGS)
-    (tmp_path / "config.json").write_text(json.dumps(config.to_mapping(cfg)))
+    cfg = load(SETTINGS)
+    (tmp_path / "config.json").write_text(json.dumps(to_mapping(cfg)))
     arguments = [json.dumps(ABSENT), str(tmp_path / "config.json"), str(tmp_path / "runs"), json.dumps(SETTINGS)]
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, *arguments],

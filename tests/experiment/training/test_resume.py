@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.runs.folder import find_runs
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.session import train
@@ -164,9 +164,9 @@ def test_sigterm_then_sigkill_then_go_on_equals_the_undisturbed_run(tmp_path: Pa
     assert run.outcome == "interrupted"
 
     out = io.StringIO()
-    resumed = train(config.load(overrides), overrides, runs=tmp_path / "disturbed", out=out)
+    resumed = train(load(overrides), overrides, runs=tmp_path / "disturbed", out=out)
     second = resumed.summary["resumed_from"][1]
     assert resumed.summary["resumed_from"][0] == first and second > first
     assert second % 20 == 0 or second % 22 == 0  # a periodic checkpoint, or one at an epoch's end
-    whole = train(config.load(overrides), overrides, runs=tmp_path / "whole", out=out)
+    whole = train(load(overrides), overrides, runs=tmp_path / "whole", out=out)
     assert_same_run(resumed.run, whole.run)

@@ -12,7 +12,8 @@ import torch
 
 from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import run_name
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.evaluate import evaluate
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training import assemble
@@ -40,7 +41,7 @@ def test_a_finished_run_is_a_no_op_that_says_so(tmp_path: Path) -> None:
 def test_the_folder_holds_what_is_promised_and_eval_gives_the_logged_number(tmp_path: Path) -> None:
     overrides = [*TINY, "method=pipemare", "max_steps=5", "seed=3"]
     out = io.StringIO()
-    done = train(config.load(overrides), overrides, runs=tmp_path, out=out)
+    done = train(load(overrides), overrides, runs=tmp_path, out=out)
     run = done.run
     assert run.name.startswith("digits-pipemare-demo-s3-")
     assert run.overrides == overrides
@@ -124,8 +125,8 @@ def test_an_exception_is_recorded_and_the_run_goes_on_after_it(tmp_path: Path, m
 
 def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
     overrides = [*TINY, "method=gpipe", "max_steps=1"]
-    cfg = assemble.prepare(config.load(overrides)).cfg
-    run = Run(tmp_path / config.run_name(cfg))
+    cfg = assemble.prepare(load(overrides)).cfg
+    run = Run(tmp_path / run_name(cfg))
     run.create()
     with run.lock(), pytest.raises(UserError, match="another process"):
         run_once(overrides, tmp_path)

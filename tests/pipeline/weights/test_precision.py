@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.identity import config_hash, identity
+from pipemare_exp.experiment.config.load import load
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.pipeline.weights.precision import LOW, allow_tf32
 from tests.pipeline.reference import SGD
@@ -136,12 +137,12 @@ SETTINGS = ["task=digits", "method=t1_t2", "tracking=none", "model.width=2", "de
 
 
 def test_precision_names_a_run_and_its_default_does_not():
-    plain = assemble.prepare(config.load(SETTINGS)).cfg
-    said = assemble.prepare(config.load([*SETTINGS, "precision=fp32", "engine.graphs=off"])).cfg
-    low = assemble.prepare(config.load([*SETTINGS, "precision=bf16"])).cfg
-    assert config.config_hash(plain) == config.config_hash(said) != config.config_hash(low)
-    assert not {"precision", "graphs"} & (config.identity(plain).keys() | config.identity(plain)["engine"].keys())
-    assert config.identity(low)["precision"] == "bf16"
+    plain = assemble.prepare(load(SETTINGS)).cfg
+    said = assemble.prepare(load([*SETTINGS, "precision=fp32", "engine.graphs=off"])).cfg
+    low = assemble.prepare(load([*SETTINGS, "precision=bf16"])).cfg
+    assert config_hash(plain) == config_hash(said) != config_hash(low)
+    assert not {"precision", "graphs"} & (identity(plain).keys() | identity(plain)["engine"].keys())
+    assert identity(low)["precision"] == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -150,13 +151,13 @@ def test_precision_names_a_run_and_its_default_does_not():
 )
 def test_bf16_is_refused_where_it_was_not_made_for(setting):
     with pytest.raises(UserError, match="precision=bf16"):
-        config.load([*SETTINGS, "precision=bf16", setting])
+        load([*SETTINGS, "precision=bf16", setting])
 
 
 def test_fp32_is_fp32_and_tf32_is_a_gpus():
     """torch lets convolutions use TF32 by itself: preparing a run switches it off."""
     allow_tf32(True)
-    assemble.prepare(config.load(SETTINGS))
+    assemble.prepare(load(SETTINGS))
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     with pytest.raises(UserError, match="CPU"):
-        assemble.prepare(config.load([*SETTINGS, "precision=tf32"]))
+        assemble.prepare(load([*SETTINGS, "precision=tf32"]))

@@ -8,7 +8,8 @@ import pytest
 from pipemare_exp import cli, methods
 from pipemare_exp.data import bitext
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import resolve as config
+from pipemare_exp.experiment.config.load import load
+from pipemare_exp.experiment.config.resolve import label
 
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask and attn_mask")
 
@@ -70,14 +71,14 @@ def test_mistakes_end_with_2_and_a_line(run, capsys, arguments, words):
 @pytest.mark.parametrize("task", ["numerals", "iwslt14", "multi30k"])
 @pytest.mark.parametrize("method", ["gpipe", "pipedream", "async", "t1", "t2", "t1_t2", "pipemare"])
 def test_every_cell_composes(task, method):
-    cfg = config.load([f"task={task}", f"method={method}"])
-    assert cfg.task.name == cfg.data.name == task and methods.file_of(config.label(cfg.method)) == method
+    cfg = load([f"task={task}", f"method={method}"])
+    assert cfg.task.name == cfg.data.name == task and methods.file_of(label(cfg.method)) == method
     assert cfg.optimizer.betas == (0.9, 0.98) and cfg.task.label_smoothing == 0.1
 
 
 def test_the_papers_recipe_is_the_published_one():
-    cfg = config.load(["task=iwslt14", "method=pipemare", "scale=paper"])
+    cfg = load(["task=iwslt14", "method=pipemare", "scale=paper"])
     assert (cfg.optimizer.rate, cfg.schedule.warmup_steps, cfg.data.max_tokens) == (5e-4, 4000, 4096)
     assert (cfg.model.dropout, cfg.optimizer.weight_decay, cfg.model.tying) == (0.3, 1e-4, "none")
     with pytest.raises(UserError):
-        config.load(["task=iwslt14", "method=pipemare", "model.tying=some"])
+        load(["task=iwslt14", "method=pipemare", "model.tying=some"])
