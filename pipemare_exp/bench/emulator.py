@@ -19,6 +19,7 @@ import torch
 from pipemare_exp.bench import workloads
 from pipemare_exp.experiment.training.memory import peak_resident
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.emulator.ways import Beside
 from pipemare_exp.pipeline.schedule import costs
 from pipemare_exp.pipeline.weights.reads import Read
 from pipemare_exp.pipeline.weights.staged_copies import BACKWARD, FEWEST, FORWARD
@@ -49,9 +50,10 @@ def compare(
     the machine for a while slows all, and each begins in its turn; a row gives median, least and greatest ratio to the
     plain step of the same round.
     `peak_memory` is of a fresh process, `extra_memory` what it takes beyond the plain one's, `predicted_memory` what
-    the rings, buffers and images should take, all in bytes, and None without `memory`. `moved_bytes`: read and written
-    by the emulator in a step of steady state, by counting. `overhead_seconds`: median of the differences. `clock`: one
-    of CLOCKS; "cpu" is the process's own time, for a machine that others use too, and means something with one thread.
+    the rings, buffers and staged copies should take, all in bytes, and None without `memory`. `moved_bytes`: read and
+    written by the emulator in a step of steady state, by counting. `overhead_seconds`: median of the differences.
+    `clock`: one of CLOCKS; "cpu" is the process's own time, for a machine that others use too, and means something with
+    one thread.
     """
     torch.set_num_threads(threads)
     plain = workloads.build(model, microbatches, batch, width).plain_step()
@@ -75,7 +77,7 @@ def compare(
         row: dict[str, Any] = {
             "model": model,
             "method": name,
-            "stages": len(emulators[name].boundaries) if name in emulators else None,
+            "stages": emulators[name].pipeline.stages if name in emulators else None,
             "microbatches": microbatches,
             "batch": batch or workloads.BATCHES[model],
             "threads": threads,
@@ -131,7 +133,7 @@ def moved_bytes(emulator: Emulator) -> int:
     sizes = [flat.numel() for flat in emulator.history.live]
     step = method.warmup_steps + max(method.delays, default=0) // method.microbatches + 2
     current = [Read(step)] * len(sizes)
-    loaded, images = current, {FORWARD: method.forward(step - 1, method.microbatches - 1), BACKWARD: None}
+    loaded, staged = current, {FORWARD: method.forward(step - 1, method.microbatches - 1), BACKWARD: None}
     estimated: set[int] = set()
     moved = 0
 
@@ -141,16 +143,16 @@ def moved_bytes(emulator: Emulator) -> int:
     for n in range(method.microbatches):
         for which, reads in ((FORWARD, method.forward(step, n)), (BACKWARD, method.backward(step, n))):
             changed = [s for s, read in enumerate(reads) if read != loaded[s]]
-            if which == BACKWARD and emulator.beside is not None:
+            if which == BACKWARD and isinstance(emulator.way, Beside):
                 fresh = [s for s in changed if reads[s].buffer is not None and s not in estimated]
                 estimated.update(fresh)
                 moved += written(fresh, reads)
                 continue
-            if len(changed) >= FEWEST and weights.images is not None and weights.images.nbytes:
-                held = images[which]
-                moved += written([s for s, read in enumerate(reads) if held is None or held[s] != read], reads)
+            if len(changed) >= FEWEST and weights.staged is not None and weights.staged.nbytes:
+                copy = staged[which]
+                moved += written([s for s, read in enumerate(reads) if copy is None or copy[s] != read], reads)
                 moved += 2 * sum(sizes)
-                images[which] = reads
+                staged[which] = reads
             else:
                 moved += written(changed, reads)
             loaded = reads
@@ -161,15 +163,15 @@ def moved_bytes(emulator: Emulator) -> int:
 
 
 def predicted_memory(emulator: Emulator) -> int:
-    """Bytes of the rings, the method's buffers and the images by `costs.emulator_memory`, from the numbers of weights
-    alone."""
+    """Bytes of the rings, the method's buffers and the staged copies by `costs.emulator_memory`, from the numbers of
+    weights alone."""
     sizes = [flat.numel() for flat in emulator.flat_weights()]
     method = emulator.method
     depths = [depth or 0 for depth in method.depths()]
     step = method.warmup_steps + max(method.delays, default=0) // method.microbatches + 2
     swaps = method.backward(step, 0) != method.forward(step, 0)
     return emulator.flat.weights.element_size() * costs.emulator_memory(
-        sizes, depths, delta=any(method.tracks()), images=swaps and emulator.weights.images is not None
+        sizes, depths, delta=any(method.tracks()), images=swaps and emulator.weights.staged is not None
     )
 
 

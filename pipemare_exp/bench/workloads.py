@@ -14,6 +14,7 @@ from pipemare_exp import methods, models, optimizers
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.model.units import choose_boundaries, weight_units
+from pipemare_exp.pipeline.shape import Pipeline
 
 # model: size of a minibatch. 128 images are the usual CIFAR-10 minibatch of the small ResNets, taken for ResNet-50 too.
 # The Transformer's is in target tokens: those of the laptop recipe for IWSLT14, half of the published 4,096.
@@ -64,7 +65,7 @@ class Workload:
         units = weight_units(self.model, probe)
         boundaries = choose_boundaries([unit.numel for unit in units], stages or len(units))
         made = methods.build(**METHODS[method])
-        return Emulator(self.model, units, boundaries, made, self.optimizer, len(self.microbatches))
+        return Emulator(self.model, Pipeline(units, boundaries, len(self.microbatches)), made, self.optimizer)
 
 
 def build(name: str, microbatches: int, batch: int | None = None, width: int | None = None) -> Workload:

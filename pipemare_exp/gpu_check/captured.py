@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pipemare_exp.gpu_check.cases import METHODS, Case, loss
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.emulator.ways import Captured
 from pipemare_exp.pipeline.weights.precision import CHOICES, allow_tf32
 
 STEPS = 30
@@ -43,16 +44,17 @@ def compare(case: Case, method: str, precision: str, steps: int, device: torch.d
     """How many sets of shapes were captured, and what differs first, if anything, after which step."""
     eager = case.emulator(method, device, precision=precision)
     graphs = case.emulator(method, device, precision=precision, graphs="on")
-    assert graphs.graphs is not None
+    assert isinstance(graphs.way, Captured)
+    captures = graphs.way.captures
     for index in range(steps):
         minibatch = case.minibatch(index, device, last=index % 5 in (3, 4))
         values = [emulator.step(minibatch, loss, 0.02) for emulator in (eager, graphs)]
         if not torch.equal(*values):
-            return graphs.graphs.captured, f"the loss of step {index}: {values[0].item()} and {values[1].item()}"
+            return captures.captured, f"the loss of step {index}: {values[0].item()} and {values[1].item()}"
         for (name, one), (_, other) in zip(_state(eager), _state(graphs), strict=True):
             if not torch.equal(one, other):
-                return graphs.graphs.captured, f"{name} after step {index}"
-    return graphs.graphs.captured, None
+                return captures.captured, f"{name} after step {index}"
+    return captures.captured, None
 
 
 def _state(emulator: Emulator) -> list[tuple[str, Tensor]]:

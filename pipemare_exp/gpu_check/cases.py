@@ -11,7 +11,9 @@ from torch.nn import functional
 
 from pipemare_exp import methods, models, optimizers, seeding
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.emulator.ways import Execution
 from pipemare_exp.pipeline.model.units import weight_units
+from pipemare_exp.pipeline.shape import Pipeline
 
 # T1 and T3 are short, so that a few dozen steps go through all of their phases.
 METHODS: dict[str, dict[str, Any]] = {
@@ -41,13 +43,14 @@ class Case:
             model = models.build(self.model, width=self.width)
         return model.to(device, self.dtype).to(memory_format=torch.channels_last).train()
 
-    def emulator(self, method: str, device: torch.device, **options: Any) -> Emulator:
-        """`method` with one stage to each weight unit; `options` are the emulator's."""
+    def emulator(self, method: str, device: torch.device, **execution: Any) -> Emulator:
+        """`method` with one stage to each weight unit; `execution`: how it computes (see `Execution`)."""
         model = self.build(device)
         units = weight_units(model, lambda module: self._probe(module, device))
         optimizer = optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4)
         made = methods.build(**METHODS[method])
-        return Emulator(model, units, list(range(len(units))), made, optimizer, self.microbatches, **options)
+        pipeline = Pipeline(units, range(len(units)), self.microbatches)
+        return Emulator(model, pipeline, made, optimizer, execution=Execution(**execution))
 
     def _probe(self, model: nn.Module, device: torch.device) -> None:
         model.eval()

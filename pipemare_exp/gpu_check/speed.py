@@ -12,6 +12,7 @@ import torch
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.gpu_check.cases import Case, loss, synchronize
+from pipemare_exp.pipeline.emulator.ways import Captured
 from pipemare_exp.pipeline.weights.precision import allow_tf32
 
 TRAIN = 50_000
@@ -142,7 +143,7 @@ def epoch(cfg: Config, steps: int | None = None, say: Any = print) -> dict[str, 
         "microbatches": cfg.pipeline.microbatches,
         "batch_size": cfg.data.batch_size,
         "precision": cfg.precision or "fp32",
-        "captured": 0 if emulator.graphs is None else emulator.graphs.captured,
+        "captured": emulator.way.captures.captured if isinstance(emulator.way, Captured) else 0,
         "training_seconds": training,
         "evaluation_seconds": evaluating,
         "measured_steps": done,

@@ -184,8 +184,9 @@ class Method:
             self.recompute_delays = recompute_delays(shape.stages, shape.segment)
         self.buffers: dict[str, list[Tensor | None]] = {}
         self.rings: dict[str, list[Ring | None]] = {}
-        self._bound, self._looks_back = True, looks_back
+        self._looks_back = looks_back
         self.prepare(weights)
+        self._bound = True
 
     def prepare(self, weights: Sequence[Tensor]) -> None:
         """Derive what the method needs from the shape that `bind` has just fixed; make its buffers and rings."""

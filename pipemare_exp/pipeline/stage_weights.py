@@ -1,73 +1,70 @@
 """The weights of a pipeline's stages in training: brought to what a pass reads, updated, saved.
 
-Both engines work on it. The emulator holds every stage in one; the runtime holds one stage in each, and stands in an
-empty tensor for each of the others, so that the methods' rules over all stages hold as they are.
+Both engines work on it. The emulator holds every stage in one; the runtime has one for each of its stages, in which all
+other stages are empty, so that the methods' rules over all stages hold as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from pipemare_exp.pipeline.clipping import Clip
 from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.weights.flat import FlatWeights
 from pipemare_exp.pipeline.weights.history import History
-from pipemare_exp.pipeline.weights.host_history import HostHistory
+from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer, optimizer_of
 from pipemare_exp.pipeline.weights.reads import Read
-from pipemare_exp.pipeline.weights.staged_copies import Images
+from pipemare_exp.pipeline.weights.staged_copies import StagedCopies
 
-Clip = tuple[str, float] | None
 T = TypeVar("T")
-MakeOptimizer = Callable[[list[dict]], torch.optim.Optimizer]
 
 
 class StageWeights:
-    """The flat weights `stages` (one Parameter per stage, with its `.grad`), the history that `depths` asks for, and
-    the optimizer. `method` is bound to these stages. `clip`: None, or ("stage" | "global", largest norm). `on_host`:
-    old versions lie in host memory. `whole`: the buffer that all stages lie in one after another, where images of it
-    shall be used."""
+    """The live weights of all stages, the versions that `history` keeps of them, and their optimizer.
+
+    - `method`: bound to these stages;
+    - `clip`: see clipping.py;
+    - `staged`: passes load their weights through staged copies where many stages change.
+    """
 
     def __init__(
         self,
-        stages: Sequence[nn.Parameter],
+        flat: FlatWeights,
         method: Method,
         optimizer: MakeOptimizer,
-        clip: Clip,
-        depths: Sequence[int | None],
-        on_host: bool = False,
-        whole: Tensor | None = None,
+        history: History,
+        clip: Clip = None,
+        staged: bool = False,
     ) -> None:
-        self.stages, self.method, self.clip = list(stages), method, clip
-        self.gradients = [held(stage.grad) for stage in stages]
-        self.owned = [stage for stage, flat in enumerate(stages) if flat.numel()]
-        self.history = HostHistory(self.stages, depths) if on_host else History(self.stages, depths)
-        self.optimizer = optimizer([{"params": [self.stages[stage]], "lr": 0.0} for stage in self.owned])
+        self.flat, self.method, self.history, self.clip = flat, method, history, clip
+        self.stages = flat.stages
+        self.owned = [stage for stage, weights in enumerate(self.stages) if weights.numel()]
+        self.optimizer = optimizer_of(optimizer, flat, self.owned)
         self.rates = [0.0] * len(self.stages)
-        self.images = None
-        if whole is not None:
-            self.images = Images(whole, [live.numel() for live in self.history.live], self._write)
+        sizes = [weights.numel() for weights in self.stages]
+        self.staged = StagedCopies(flat.weights, sizes, self._write) if staged else None
         self._loaded = [Read(0)] * len(self.stages)
-        self.refresh: Callable[[], None] | None = None
-        """Called whenever the live weights have changed: the model may compute with something made from them."""
+        """What the live weights are."""
         self._estimates: dict[int, Read] = {}
-        """What `beside` has made in this step, by stage: it stands in the history's spare slot."""
+        """What `beside` has made in this step, by stage: it stands in the history's spare memory."""
         self.changes = 0
         """How often the versions that reads name have changed: by an update, by a checkpoint."""
 
     @torch.no_grad()
-    def load(self, reads: Sequence[Read], image: int | None = None) -> None:
-        """Bring the live weights to `reads`, copying only the stages that hold something else, or through an image
-        (`images.FORWARD` or `BACKWARD`) where there are images."""
+    def load(self, reads: Sequence[Read], copy: int | None = None) -> None:
+        """Bring the live weights to `reads`, stage by stage where they are something else, or through the staged copy
+        `copy` (FORWARD or BACKWARD) where there are such."""
         if self._loaded == reads:
             return
         changed = [stage for stage in self.owned if reads[stage] != self._loaded[stage]]
-        if image is None or self.images is None or not self.images.load(image, reads, len(changed)):
+        if copy is None or self.staged is None or not self.staged.load(copy, reads, len(changed)):
             self._write(changed, reads, self.history.live)
         self._loaded = list(reads)
-        if self.refresh is not None:
-            self.refresh()
+        self.flat.refresh()
 
     def _write(self, stages: Sequence[int], reads: Sequence[Read], places: Sequence[Tensor]) -> None:
         """Write the weights that reads[s] names into places[s], for each s of `stages`."""
@@ -80,7 +77,7 @@ class StageWeights:
                 targets.append(places[stage])
                 sources.append(source)
             else:
-                delta = held(self.method.buffers[read.buffer][stage])
+                delta = existing(self.method.buffers[read.buffer][stage])
                 torch.add(source, delta, alpha=read.coef, out=places[stage])
         if targets:
             torch._foreach_copy_(targets, sources)
@@ -90,17 +87,17 @@ class StageWeights:
         return self._loaded == reads
 
     def beside(self, stage: int, read: Read) -> Tensor:
-        """The weights that `read` names, for reading only, where they stand until `changes` counts on: in the history,
-        without touching the live ones.
+        """The weights that `read` names, for reading only, in memory beside the live ones: the history's, where they
+        stay until `changes` counts on.
 
-        An estimate is made once and kept until the update, in place of the oldest version: a forward of this step that
-        reads that version must have loaded it before.
+        An estimate is made once and kept until the update, in the place of the oldest version: a forward of this step
+        that reads that version must have loaded it before.
         """
         if read.buffer is None:
             return self._source(stage, read)
         place = self.history.spare(stage)
         if self._estimates.get(stage) != read:
-            buffer = held(self.method.buffers[read.buffer][stage])
+            buffer = existing(self.method.buffers[read.buffer][stage])
             torch.add(self._source(stage, read), buffer, alpha=read.coef, out=place)
             self._estimates[stage] = read
         return place
@@ -108,12 +105,7 @@ class StageWeights:
     def _source(self, stage: int, read: Read) -> Tensor:
         if read.ring is None:
             return self.history.version(stage, read.version)
-        return held(self.method.rings[read.ring][stage]).slot(read.version)
-
-    def prefetch(self, reads: Sequence[Read]) -> None:
-        """Say what the next forward reads, so that what lies in host memory is on its way."""
-        if isinstance(self.history, HostHistory):
-            self.history.prefetch(reads)
+        return existing(self.method.rings[read.ring][stage]).slot(read.version)
 
     def load_current(self) -> None:
         """Bring the live weights to version t."""
@@ -126,7 +118,7 @@ class StageWeights:
         if self.clip is not None:
             for stages in [owned] if self.clip[0] == "global" else [[stage] for stage in owned]:
                 nn.utils.clip_grad_norm_(stages, self.clip[1])
-        self.method.transform_gradients(step, self.gradients)
+        self.method.transform_gradients(step, self.flat.stage_gradients)
         self.rates = [rate * factor for factor in self.method.rate_factors(step)]
         for parameters, stage in zip(self.optimizer.param_groups, self.owned, strict=True):
             parameters["lr"] = self.rates[stage]
@@ -137,31 +129,33 @@ class StageWeights:
         self._estimates.clear()
         self.changes += 1
         self._loaded = [Read(self.history.current)] * len(self.stages)
-        if self.refresh is not None:
-            self.refresh()
+        self.flat.refresh()
 
     def _changes(self) -> Iterator[Tensor | None]:
-        """Stage by stage what an update changed, None for one that the method does not track. A change is made when
-        it is asked for and replaced by the next version when the one after it is: the stage is in the cache by then."""
+        """w_{t+1} - w_t of one stage after the other; None where the method does not track it.
+
+        A difference is taken when the method asks for it, into memory that will hold version t + 1. When the method
+        asks for the next stage's it has read this one, so version t + 1 may take its place, while the stage is in the
+        cache.
+        """
         for stage, wanted in enumerate(self.method.tracks()):
             if wanted and self.stages[stage].numel():
                 yield self.history.change(stage)
-                self.history.push_early(stage)
+                self.history.store(stage)
             else:
                 yield None
 
     def memory(self) -> dict[str, int]:
-        """Bytes held beside the live weights: `history`, the method's `buffers` and `rings`, `images`, and `host`, what
-        of the history lies in host memory."""
+        """Bytes beside the live weights: `history` (on the device) and `host` (of the history, in host memory), the
+        method's `buffers` and `rings`, `staged` copies."""
         buffers = [t for stages in self.method.buffers.values() for t in stages if t is not None]
         rings = [ring for stages in self.method.rings.values() for ring in stages if ring is not None]
-        host = {"host": self.history.host_nbytes()} if isinstance(self.history, HostHistory) else {}
         return {
-            **host,
             "history": self.history.nbytes(),
+            "host": self.history.host_nbytes(),
             "buffers": sum(t.nbytes for t in buffers),
             "rings": sum(ring.data.nbytes for ring in rings),
-            "images": 0 if self.images is None else self.images.nbytes,
+            "staged": 0 if self.staged is None else self.staged.nbytes,
         }
 
     def state_dict(self) -> dict:
@@ -180,14 +174,13 @@ class StageWeights:
         self.method.load_state_dict(state["method"])
         self._estimates.clear()
         self.changes += 1
-        if self.images is not None:
-            self.images.forget()
+        if self.staged is not None:
+            self.staged.forget()
         self._loaded = [Read(self.history.current)] * len(self.stages)
-        if self.refresh is not None:
-            self.refresh()
+        self.flat.refresh()
 
 
-def held(value: T | None) -> T:
+def existing(value: T | None) -> T:
     """`value`, which is there for every stage that asks for it."""
     assert value is not None
     return value

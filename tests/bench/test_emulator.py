@@ -15,7 +15,7 @@ from pipemare_exp.bench import emulator, workloads
 def test_moved_bytes_are_what_the_emulator_moves(method, beside, monkeypatch):
     """Against the operands' sizes of every copy, sum and average that a step makes outside of the model."""
     workload = workloads.build("resnet20", 4, 4, width=2)
-    monkeypatch.setattr("pipemare_exp.pipeline.emulator.emulator.WORTHWHILE", 0 if beside else 1 << 40)
+    monkeypatch.setattr("pipemare_exp.pipeline.emulator.ways.WORTHWHILE", 0 if beside else 1 << 40)
     made = workload.emulated(method, 9)
     for _ in range(max(made.method.delays, default=0) // 4 + 2):
         made.step(workload.microbatches, workload.loss, 0.0)
@@ -64,7 +64,7 @@ def test_predicted_memory_is_what_the_emulator_holds(method):
     for _ in range(2 * max(made.method.delays, default=0) // 4 + 2):
         made.step(workload.microbatches, workload.loss, 0.01)
     held = made.memory()
-    held = sum(held[name] for name in ("history", "buffers", "rings", "images"))
+    held = sum(held[name] for name in ("history", "buffers", "rings", "staged"))
     assert emulator.predicted_memory(made) <= held < emulator.predicted_memory(made) + 100 * 64 * 65  # padding
 
 

@@ -25,7 +25,7 @@ SETTINGS = ["model.width=2", "pipeline.stages=12", "max_steps=6", "checkpoint.ev
 def test_captured_steps_pass_and_a_stale_buffer_is_noticed(monkeypatch):
     found, difference = captured.compare(SMALL, "t1+t2", "fp32", 7, CPU)
     assert found == 2 and difference is None
-    monkeypatch.setattr(graphs.Microbatch, "forward", lambda self, tensors: self._passes.forward())
+    monkeypatch.setattr(graphs.CapturedMicrobatch, "forward", lambda self, tensors: self._passes.forward())
     found, difference = captured.compare(SMALL, "t1+t2", "fp32", 7, CPU)
     assert difference is not None and difference.startswith("the loss of step")
 

@@ -1,5 +1,6 @@
 """Small networks, their data, and one way to put an emulator around them."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -8,7 +9,9 @@ from torch import Tensor, nn
 
 from pipemare_exp import methods
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.emulator.ways import Execution
 from pipemare_exp.pipeline.model.units import weight_units
+from pipemare_exp.pipeline.shape import Pipeline
 from pipemare_exp.seeding import key
 from tests.pipeline.reference import SGD, Adam, Rule
 
@@ -182,14 +185,19 @@ def look(net: nn.Module, example: object) -> None:
 def emulator(
     net: nn.Module, example: object, boundaries: Sequence[int], how, optimizer, microbatches: int, **options
 ) -> Emulator:
-    """An emulator around `net`; `how` is a Rule or a method, `optimizer` a description or a factory."""
+    """An emulator around `net`; `how` is a Rule or a method, `optimizer` a description or a factory, and `options` are
+    those of the pipeline, the execution and the emulator."""
     units = weight_units(net, lambda m: look(m, example))
     if isinstance(how, Rule):
         options.setdefault("slots", how.slots)
         how = method(how)
     if isinstance(optimizer, SGD | Adam):
         optimizer = torch_optimizer(optimizer)
-    return Emulator(net, units, list(boundaries), how, optimizer, microbatches, **options)
+    shape = {name: options.pop(name) for name in ("slots", "segment", "split") if name in options}
+    names = [field.name for field in dataclasses.fields(Execution)]
+    execution = Execution(**{name: options.pop(name) for name in names if name in options})
+    pipeline = Pipeline(units, list(boundaries), microbatches, **shape)
+    return Emulator(net, pipeline, how, optimizer, execution=execution, **options)
 
 
 def same(a: object, b: object) -> bool:

@@ -15,9 +15,11 @@ from pipemare_exp.experiment.config.resolve import cuts_at_pieces, resolve
 from pipemare_exp.experiment.config.schema import Config, MethodConfig
 from pipemare_exp.experiment.training.threads import Meter
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.emulator.ways import Execution
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.recompute import piece_starts
 from pipemare_exp.pipeline.model.units import Unit, pieces, weight_units
+from pipemare_exp.pipeline.shape import Pipeline
 from pipemare_exp.pipeline.weights.precision import allow_tf32
 from pipemare_exp.tasks.base import Task
 
@@ -33,25 +35,31 @@ class Prepared:
     meter: Meter
     """Has watched the machine while data and model were made."""
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The model's weight units as cut into stages."""
+        wanted = self.cfg.pipeline
+        assert wanted.boundaries is not None and not isinstance(wanted.recompute, str)
+        return Pipeline(
+            self.units,
+            wanted.boundaries,
+            wanted.microbatches,
+            slots=wanted.slots,
+            segment=wanted.recompute,
+            split=wanted.split or 1,
+        )
+
     def emulator(self) -> Emulator:
         """A fresh emulator at step 0. It takes hold of the model's parameters: call it once."""
-        pipeline = self.cfg.pipeline
-        assert pipeline.boundaries is not None and not isinstance(pipeline.recompute, str)
+        engine = self.cfg.engine
         return Emulator(
             self.model,
-            self.units,
-            list(pipeline.boundaries),
+            self.pipeline,
             build_method(self.cfg.method, self.cfg.seed),
             build_optimizer(self.cfg),
-            pipeline.microbatches,
-            slots=pipeline.slots,
             seed=self.cfg.seed,
             clip=clip(self.cfg),
-            segment=pipeline.recompute,
-            split=pipeline.split or 1,
-            graphs=self.cfg.engine.graphs or "auto",
-            precision=self.cfg.precision or "fp32",
-            history=self.cfg.engine.history or "device",
+            execution=Execution(engine.graphs or "auto", self.cfg.precision or "fp32", engine.history or "device"),
         )
 
     def rate(self) -> Callable[[int], float]:

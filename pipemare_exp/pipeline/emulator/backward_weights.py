@@ -1,4 +1,4 @@
-"""Backward weights that stand beside the live ones, so that a microbatch copies nothing between its two passes.
+"""Backward weights that are read where they are kept, beside the live ones, which nothing is copied into for them.
 
 What autograd saves of the weights in a forward is noted as a place in the flat buffer and not as a tensor. When the
 backward asks for it, it is given the same place of what its pass reads: a past version where that is kept, or T2's
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from pipemare_exp.pipeline.stage_weights import StageWeights
-from pipemare_exp.pipeline.weights.history import FlatWeights
 from pipemare_exp.pipeline.weights.reads import Read
 
 WORTHWHILE = 4 << 20
@@ -37,17 +36,17 @@ class _Place:
 
 
 class BackwardWeights:
-    """Substitutes what `read` names for the weights that the graphs made within `saving` have saved.
+    """Gives the backward what `read` names in the place of the weights that forwards within `saving` have saved.
 
     Right where operations save their weights through autograd (a `torch.autograd.Function` that keeps one as an
     attribute of its context does not), and where every parameter lies in one stage.
     """
 
-    def __init__(self, flat: FlatWeights, weights: StageWeights) -> None:
-        self._weights, self._buffer = weights, flat.weights
-        self._low = flat.weights.data_ptr()
-        self._high = self._low + flat.weights.nbytes
-        base = int(flat.weights.storage_offset())
+    def __init__(self, weights: StageWeights) -> None:
+        self._weights, self._buffer = weights, weights.flat.weights
+        self._low = self._buffer.data_ptr()
+        self._high = self._low + self._buffer.nbytes
+        base = int(self._buffer.storage_offset())
         self._starts = [int(stage.storage_offset()) - base for stage in weights.history.live]
         self._places: dict[tuple[Any, ...], _Place] = {}
         self._reads: Sequence[Read] = []

@@ -1,6 +1,7 @@
 """A microbatch's forward and backward captured once in CUDA graphs and replayed, weights swapped between the two.
 
-A graph keeps addresses. Parameters and gradients never move (history.py), so a replayed kernel reads whatever version
+A "graph" is a CUDA graph in this file; what autograd records is called so ("graph of autograd"). A graph keeps
+addresses. Parameters and gradients never move (flat.py), so a replayed kernel reads whatever version
 was copied into the parameters before it. What changes from microbatch to microbatch, its tensors, is copied into
 buffers that stay. Forward and backward are two graphs over one pool of memory, since the backward reads other weights;
 each set of shapes (and of numbers such as the minibatch's count, which a graph keeps too) is captured by itself.
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.emulator.microbatch_tensors import kept, replaced
 from pipemare_exp.pipeline.engine import Loss
-from pipemare_exp.pipeline.weights.history import FlatWeights
+from pipemare_exp.pipeline.weights.flat import FlatWeights
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Called:
         del self._share
 
 
-class Captured:
+class Replayed:
     """Two CUDA graphs over `pool`, captured on `stream`. `run` makes the loss from tensors that stay where they are;
     it is recorded here and not executed."""
 
@@ -89,7 +90,7 @@ class Captured:
         self._backward.replay()
 
 
-class Microbatch:
+class CapturedMicrobatch:
     """A captured microbatch: its buffers, and what runs over them."""
 
     def __init__(self, buffers: Sequence[Tensor], passes: Passes) -> None:
@@ -107,11 +108,11 @@ class Microbatch:
 class Found(NamedTuple):
     """A captured microbatch, and the tensors to replay it with."""
 
-    captured: Microbatch
+    captured: CapturedMicrobatch
     tensors: list[Tensor]
 
 
-class Graphs:
+class Captures:
     """The captured microbatches of one emulator. A set of shapes runs eagerly once and is captured when it returns.
 
     `required`: raise UserError for what cannot be captured, instead of running it eagerly.
@@ -120,7 +121,7 @@ class Graphs:
     def __init__(self, model: nn.Module, flat: FlatWeights, required: bool, limit: int = LIMIT) -> None:
         self.model, self.flat, self.required, self.limit = model, flat, required, limit
         self.device = flat.weights.device
-        self._found: dict[Any, Microbatch] = {}
+        self._found: dict[Any, CapturedMicrobatch] = {}
         self._seen: Counter[Any] = Counter()
         self._given_up: str | None = None
         self._pool: Any = None
@@ -169,7 +170,7 @@ class Graphs:
         self._given_up = reason
         log.info("steps run without CUDA graphs: %s", reason)
 
-    def _make(self, microbatch: Any, tensors: Sequence[Tensor], loss: Loss) -> Microbatch | None:
+    def _make(self, microbatch: Any, tensors: Sequence[Tensor], loss: Loss) -> CapturedMicrobatch | None:
         buffers = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         for buffer, tensor in zip(buffers, tensors, strict=True):
             buffer.copy_(tensor)
@@ -183,10 +184,10 @@ class Graphs:
                     raise
                 self._give_up(f"the capture failed ({str(error).strip().splitlines()[0]})")
                 return None
-        return Microbatch(buffers, passes)
+        return CapturedMicrobatch(buffers, passes)
 
     def _passes(self, run: Callable[[], Tensor]) -> Passes:
-        return Called(run) if self._stream is None else Captured(run, self._pool, self._stream)
+        return Called(run) if self._stream is None else Replayed(run, self._pool, self._stream)
 
     def _warm_up(self, run: Callable[[], Tensor]) -> None:
         if self._stream is None:
@@ -216,24 +217,3 @@ class Graphs:
             with torch.no_grad():
                 for tensor, before in zip(changed, copies, strict=True):
                     tensor.copy_(before)
-
-
-def make(choice: str, model: nn.Module, flat: FlatWeights, recomputing: bool, draws: bool) -> Graphs | None:
-    """The graphs that `choice` (engine.graphs) asks for; None: every step runs eagerly.
-
-    `draws`: a dropout of the model draws masks. Raises UserError where "on" cannot be had.
-    """
-    if choice not in CHOICES:
-        raise UserError(f"engine.graphs={choice}: allowed are {', '.join(CHOICES)}")
-    if choice == "off" or (choice == "auto" and flat.weights.device.type != "cuda"):
-        return None
-    reason = None
-    if recomputing:
-        reason = "recomputation runs each microbatch in segments, which are not captured"
-    elif draws:
-        reason = "the model has dropout, whose masks are keyed by reseeding at each call, and a graph has one seed"
-    if reason is None:
-        return Graphs(model, flat, choice == "on")
-    if choice == "on":
-        raise UserError(f"engine.graphs=on: {reason}; set engine.graphs=auto or off")
-    return None

@@ -1,11 +1,23 @@
 """The emulator: trains on one device while every pass reads exactly the weights that the method prescribes.
 
-Stale weights and autograd: a parameter's storage never moves. Before a microbatch's forward the prescribed versions
-are copied into it, and before its backward the backward's weights, behind autograd's back. The backward then takes its
-Jacobian products with the second set at the activations that the first one left. Right only where the tensors that
-operations saved for the backward are the parameters themselves: under autocast they are cast copies, and compiled
-graphs keep what they like, so both are refused. Where much memory would be moved so, on a CPU, the backward is given
-its weights beside the live ones instead (`backward_weights`): the same bits, without the copies.
+A parameter never moves: it is a view of the live weights, into which the weights that a pass reads are copied before it
+runs. For microbatch n of step t, at one stage with a ring of three versions:
+
+    ring (history)           w_{t-2}     w_{t-1}     w_t          delta (T2)
+                                |                     |              |
+                        1. the forward's        2. the backward's, w_t - d delta
+                                |                     |
+    staged copies          forwards' copy       backwards' copy          (where there are many small stages)
+                                |                     |
+    live weights      ---- w_{t-2} ----+---- w_t - d delta ----+----     (the parameters)
+                          forward n         backward n
+
+    after the last microbatch    3. live weights <- w_t;  4. optimizer.step();  5. ring <- live weights, as w_{t+1}
+
+Between 1 and 2 the weights change behind autograd's back. The backward then takes its Jacobian products with the second
+weights at the activations that the first ones left. That is right only where the tensors that operations saved for the
+backward are the parameters themselves. Under autocast they are cast copies, and compiled graphs keep what they like, so
+both are refused. The ways to run a microbatch, one of which leaves out the copy at 2, are in ways.py.
 """
 
 from __future__ import annotations
@@ -18,106 +30,69 @@ import torch
 from torch import Tensor, nn
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.emulator import cuda_graphs
-from pipemare_exp.pipeline.emulator.backward_weights import WORTHWHILE, BackwardWeights
+from pipemare_exp.pipeline.clipping import Clip, check_clip
+from pipemare_exp.pipeline.emulator.mean_loss import MeanLossWatch
+from pipemare_exp.pipeline.emulator.ways import Beside, Execution, choose
 from pipemare_exp.pipeline.engine import Loss
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
-from pipemare_exp.pipeline.model.recompute import Segments
-from pipemare_exp.pipeline.model.units import Unit, group
-from pipemare_exp.pipeline.shape import Shape
-from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
-from pipemare_exp.pipeline.weights import staged_copies as images
+from pipemare_exp.pipeline.shape import Pipeline
+from pipemare_exp.pipeline.stage_weights import StageWeights
+from pipemare_exp.pipeline.weights import staged_copies
+from pipemare_exp.pipeline.weights.history import DeviceHistory
+from pipemare_exp.pipeline.weights.host_history import HostHistory
+from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
 from pipemare_exp.pipeline.weights.precision import flat_weights
-from pipemare_exp.pipeline.weights.reads import Read
 
 
 class Emulator:
-    """Runs a method on `model`, cut into stages, one minibatch of N microbatches at a time.
+    """Runs a method on `model`, cut into the stages of `pipeline`, one minibatch of N microbatches at a time.
 
-    - `units`, `boundaries`: the weight units in forward order and the first unit of each stage;
-    - `optimizer`: makes a torch optimizer from one parameter group per stage;
-    - `clip`: None, or ("stage" | "global", largest norm) over the summed gradients. A global norm cannot be had in a
-      real asynchronous pipeline, where stages update at different moments;
-    - `segment`: S, stages to a recomputation segment (duplex slots only), or None to keep all activations;
-    - `split`: every stage of `boundaries` is made into this many stages, each with a part of its weights;
-    - `graphs`: auto, on or off, whether microbatches are captured in CUDA graphs (see cuda_graphs.py);
-    - `precision`: fp32 or tf32, which are the same here, or bf16 (see `pipeline/weights/precision.py`);
-    - `history`: device or host, where old versions lie (see `pipeline/weights/host_history.py`);
-    - `beside`: whether a backward finds its weights beside the live ones or copied into them (through images, unless
-      there are few stages), which changes time and no bit; None: beside on a CPU where the weights are large.
-      Recomputation and split stages copy.
+    - `method`: a new object, which the emulator binds;
+    - `optimizer`: makes a torch optimizer from one parameter group per stage (see weights/optimizer_groups.py);
+    - `seed`: of the dropout masks;
+    - `clip`: of the summed gradients (see clipping.py). A global norm cannot be had in a real asynchronous pipeline,
+      where stages update at different moments;
+    - `execution`: how it computes, which changes time and memory, and with `precision` the rounding.
 
-    The model must have its final device, dtype and memory format, and must not be moved or converted afterwards.
+    The model must have its final device, dtype and memory format, and must not be moved or converted afterwards. It
+    belongs to this emulator from now on.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        units: Sequence[Unit],
-        boundaries: Sequence[int],
+        pipeline: Pipeline,
         method: Method,
         optimizer: MakeOptimizer,
-        microbatches: int,
         *,
-        slots: str = "duplex",
         seed: int = 0,
         clip: Clip = None,
-        segment: int | None = None,
-        split: int = 1,
-        graphs: str = "off",
-        precision: str = "fp32",
-        history: str = "device",
-        beside: bool | None = None,
+        execution: Execution | None = None,
     ) -> None:
-        if microbatches < 1:
-            raise UserError(f"pipeline.microbatches={microbatches}: at least one microbatch is needed")
-        if clip is not None and (clip[0] not in ("stage", "global") or not clip[1] > 0):
-            raise UserError(f"clip={clip}: must be None or ('stage' | 'global', a norm above 0)")
+        check_clip(clip)
         if any(_is_compiled(module) for module in model.modules()):
             raise UserError("a compiled model cannot be emulated: its backward does not read the swapped weights")
-        stages = [[name for unit in stage for name in unit.parameters] for stage in group(units, boundaries)]
-        if split < 1:
-            raise UserError(f"pipeline.split={split}: must be at least 1, the parts that each stage is made into")
-        self.model, self.method, self.microbatches = model, method, microbatches
-        self.boundaries = list(boundaries)
-        self._shape = {
-            "stages": len(self.boundaries),
-            "boundaries": self.boundaries,
-            "microbatches": microbatches,
-            "slots": slots,
-            "segment": segment,
-            "split": split,
-        }
-        self.segments = None if segment is None else Segments(model, units, boundaries, segment, slots, split)
-        if precision == "bf16" and segment is not None:
-            raise UserError("precision=bf16 with pipeline.recompute: pieces are run by themselves, in fp32 only")
-        self.flat = flat_weights(precision, model, stages, split)
-        weights = [stage.detach() for stage in self.flat.stages]
-        method.bind(Shape(len(weights), microbatches, slots, segment), weights)
-        if history not in ("device", "host"):
-            raise UserError(f"engine.history={history}: allowed are device, host")
-        self._on_host = history == "host"
-        self.dropout = KeyedDropout(model, seed, self.flat.weights.device)
-        self.graphs = cuda_graphs.make(graphs, model, self.flat, segment is not None, self.dropout.draws())
-        if beside is None:
-            beside = self.flat.weights.device.type == "cpu" and self.flat.weights.nbytes >= WORTHWHILE
-        # Beside the live weights stand fp32 ones, on the device, and a captured graph reads the live ones only.
-        plain = precision != "bf16" and not self._on_host and self.graphs is None
-        beside = beside and plain and segment is None and split == 1
-        small = beside or self._on_host or len(weights) < 2 * images.FEWEST
-        self.weights = StageWeights(
-            self.flat.stages,
-            method,
-            optimizer,
-            clip,
-            method.depths(),
-            on_host=self._on_host,
-            whole=None if small else self.flat.weights,
-        )
-        self.weights.refresh = self.flat.refresh if precision == "bf16" else None
-        self.history, self.optimizer = self.weights.history, self.weights.optimizer
-        self.beside = BackwardWeights(self.flat, self.weights) if beside else None
+        hooks = model._forward_pre_hooks.values()
+        if any(getattr(hook, "__func__", None) is Emulator._refuse_autocast for hook in hooks):
+            raise UserError(
+                f"this {type(model).__name__} already belongs to an emulator, which holds its weights; build a new "
+                "model for every emulator"
+            )
+        execution = execution or Execution()
+        self.model, self.pipeline, self.method = model, pipeline, method
+        self.flat = flat_weights(execution.precision, model, pipeline.stage_parameters, pipeline.split)
+        stages = self.flat.stages
+        method.bind(pipeline.shape, [stage.detach() for stage in stages])
+        dropout = KeyedDropout(model, seed, self.flat.weights.device)
+        way = choose(execution, pipeline, self.flat, dropout.draws())
+        on_host = execution.history == "host"
+        self.history = (HostHistory if on_host else DeviceHistory)(stages, method.depths())
+        staged = way is not Beside and not on_host and len(stages) >= 2 * staged_copies.FEWEST
+        self.weights = StageWeights(self.flat, method, optimizer, self.history, clip, staged)
+        self.optimizer = self.weights.optimizer
+        self.way = way(model, pipeline, self.weights, dropout, execution)
+        self._mean_loss = MeanLossWatch(model) if pipeline.microbatches > 1 else None
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
 
     @property
@@ -141,59 +116,37 @@ class Emulator:
         `loss(model, microbatch)` is the microbatch's share, already divided by the count of the whole minibatch. None
         stands for an empty microbatch: it keeps its slot and does nothing.
         """
-        if len(microbatches) != self.microbatches:
-            raise ValueError(f"{len(microbatches)} microbatches given, the pipeline has {self.microbatches}")
+        count = self.pipeline.microbatches
+        if len(microbatches) != count:
+            raise ValueError(f"{len(microbatches)} microbatches given, the pipeline has {count}")
         self.flat.check()
         self._refuse_autocast()
         step = self.version
         self.flat.gradients.zero_()
         total = torch.zeros((), device=self.flat.weights.device)
+        reads = [self.method.forward(step, n) for n in range(count)]
         for n, microbatch in enumerate(microbatches):
             if microbatch is None:
                 continue
-            self.weights.load(self.method.forward(step, n), images.FORWARD)
-            if self._on_host and n + 1 < self.microbatches:
-                self.weights.prefetch(self.method.forward(step, n + 1))
-            run = self._run if self.segments is None else self._run_recomputing
-            total = total + run(step, n, microbatch, loss)
+            self.weights.load(reads[n], staged_copies.FORWARD)
+            if n + 1 < count:
+                self.history.prefetch(reads[n + 1])
+            share = self.way.run(step, n, microbatch, loss)
+            if self._mean_loss is not None:
+                self._look_at(microbatch, share, microbatches)
+            total = total + share
         self.weights.update(step, rate)
         return total
+
+    def _look_at(self, microbatch: Any, share: Tensor, microbatches: Sequence[Any | None]) -> None:
+        """Once, at a microbatch that is not all of its minibatch: is its loss a mean?"""
+        if self._mean_loss is not None and sum(one is not None for one in microbatches) > 1:
+            self._mean_loss.look(microbatch, share)
+            self._mean_loss = None
 
     def _refuse_autocast(self, *_: Any) -> None:
         if self.model.training and torch.is_autocast_enabled(self.flat.weights.device.type):
             raise UserError("autocast is on: its cast copies would be what the backward reads; switch it off")
-
-    def _run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
-        reads = self.method.backward(step, n)
-        if self.beside is not None and not self.weights.holds(reads):
-            return self._run_beside(self.beside, reads, step, n, microbatch, loss)
-        found = None if self.graphs is None else self.graphs.find(microbatch, loss)
-        with self.dropout.at(step, n):
-            share = loss(self.model, microbatch) if found is None else found.captured.forward(found.tensors)
-        self.weights.load(reads, images.BACKWARD)
-        share.backward() if found is None else found.captured.backward()
-        self.flat.collect()
-        return share.detach()
-
-    def _run_beside(
-        self, beside: BackwardWeights, reads: list[Read], step: int, n: int, microbatch: Any, loss: Loss
-    ) -> Tensor:
-        with self.dropout.at(step, n), beside.saving():
-            share = loss(self.model, microbatch)
-        beside.read(reads)
-        share.backward()
-        return share.detach()
-
-    def _run_recomputing(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
-        assert self.segments is not None
-        with self.dropout.at(step, n), self.segments.keeping_inputs() as model:
-            share = loss(model, microbatch)
-        self.weights.load(self.method.recompute(step, n))
-        with self.dropout.at(step, n), self.segments.recomputing() as model:
-            again = loss(model, microbatch)
-        self.weights.load(self.method.backward(step, n), images.BACKWARD)
-        self.segments.backward(again)
-        return share
 
     @contextmanager
     def evaluation(self) -> Iterator[nn.Module]:
@@ -220,12 +173,23 @@ class Emulator:
         return bool(torch.isfinite(self.flat.weights).all())
 
     def memory(self) -> dict[str, int]:
-        """Bytes held: `weights` (the live ones), `gradients`, `history` (their rings), `buffers` and `rings` (the
-        method's), `images` (twice the weights once some have been copied through them)."""
+        """Bytes: `weights` (the live ones), `gradients`, and what is beside them (see `StageWeights.memory`)."""
         return {
             "weights": sum(tensor.nbytes for tensor in self.flat.copies),
             "gradients": sum(tensor.nbytes for tensor in self.flat.sums),
             **self.weights.memory(),
+        }
+
+    def _shape(self) -> dict[str, Any]:
+        """What a checkpoint's pipeline must have in common with this one."""
+        pipeline = self.pipeline
+        return {
+            "stages": len(pipeline.boundaries),
+            "boundaries": list(pipeline.boundaries),
+            "microbatches": pipeline.microbatches,
+            "slots": pipeline.slots,
+            "segment": pipeline.segment,
+            "split": pipeline.split,
         }
 
     def state_dict(self) -> dict:
@@ -234,7 +198,7 @@ class Emulator:
         The tensors are the ones in use, not copies: save the state, or copy it, before the next step.
         """
         return {
-            "shape": self._shape,
+            "shape": self._shape(),
             **self.weights.state_dict(),
             "buffers": dict(self.model.named_buffers()),
         }
@@ -242,7 +206,7 @@ class Emulator:
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
         """Continue where `state_dict` was taken. Raises UserError, before anything changes, for another pipeline."""
-        for name, mine in self._shape.items():
+        for name, mine in self._shape().items():
             if state["shape"][name] != mine:
                 raise UserError(
                     f"the checkpoint was made with pipeline.{name}={state['shape'][name]}, this pipeline has {mine}; "

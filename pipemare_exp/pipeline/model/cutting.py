@@ -1,4 +1,4 @@
-"""Which pieces each stage of a real pipeline gets, and what cannot be had there, refused with the reason."""
+"""Which pieces each stage of a real pipeline gets; a cut that cannot be is refused with the reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import nn
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.model.recompute import piece_starts
 from pipemare_exp.pipeline.model.units import Piece, Unit, group, pieces
-from pipemare_exp.pipeline.stage_weights import Clip
 
 
 def cut(model: nn.Module, units: Sequence[Unit], boundaries: Sequence[int]) -> list[list[Piece]]:
@@ -47,12 +46,3 @@ def cut(model: nn.Module, units: Sequence[Unit], boundaries: Sequence[int]) -> l
                         "take a cut that keeps its uses in one stage, or take engine=emulator"
                     )
     return stages
-
-
-def check_clip(clip: Clip, stages: int) -> None:
-    """UserError for what no pipeline of several stages can have."""
-    if clip is not None and clip[0] == "global" and stages > 1:
-        raise UserError(
-            "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
-            "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"
-        )

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.model.units import Piece, State, Unit, pieces
+from pipemare_exp.pipeline.shape import Pipeline
 
 
 def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) -> list[int]:
@@ -51,32 +52,14 @@ def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) 
 
 
 class Segments:
-    """`model` in segments of `segment` stages, cut where pieces begin; the one at the loss may be shorter.
+    """`model` in segments of `pipeline.segment` stages, cut where pieces begin; the one at the loss may be shorter.
 
-    Raises UserError for alternating slots, for a segment longer than the pipeline, and where a segment would begin
-    inside a piece.
+    Raises UserError where a segment would begin inside a piece, and for more stages than pieces.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        units: Sequence[Unit],
-        boundaries: Sequence[int],
-        segment: int,
-        slots: str,
-        split: int,
-    ) -> None:
-        if slots != "duplex":
-            raise UserError(
-                f"pipeline.recompute={segment} with pipeline.slots={slots}: recomputation needs duplex slots; where a "
-                "slot holds one operation it would take the slots of others and so change every delay"
-            )
-        if split != 1:
-            raise UserError(f"pipeline.recompute={segment} with pipeline.split={split}: a split unit cannot be cut")
-        if not 1 <= segment <= len(boundaries):
-            raise UserError(
-                f"pipeline.recompute={segment}: a segment has 1 to {len(boundaries)} stages, the pipeline's number"
-            )
+    def __init__(self, model: nn.Module, pipeline: Pipeline) -> None:
+        units, boundaries, segment = pipeline.units, pipeline.boundaries, pipeline.segment
+        assert segment is not None
         cut = pieces(model)
         starts = piece_starts(model, units, cut)
         wanted = list(boundaries)[::segment]

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipemare_exp.pipeline.clipping import Clip, check_clip_of_runtime
 from pipemare_exp.pipeline.method import Method
-from pipemare_exp.pipeline.model.cutting import check_clip, cut
+from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
 from pipemare_exp.pipeline.model.units import Unit, group
 from pipemare_exp.pipeline.runtime import messages as kinds
@@ -29,7 +30,7 @@ from pipemare_exp.pipeline.runtime.timeline import DeviceClock, Timeline
 from pipemare_exp.pipeline.runtime.transport import Transport
 from pipemare_exp.pipeline.schedule.actions import Action, Op
 from pipemare_exp.pipeline.schedule.columns import Columns
-from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer
+from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
 
 KIND = {Op.FORWARD: kinds.FORWARD, Op.RECOMPUTE: kinds.RECOMPUTE, Op.BACKWARD: kinds.BACKWARD}
 
@@ -61,7 +62,7 @@ class Runtime:
         clip: Clip = None,
         wishes: Wishes | None = None,
     ) -> None:
-        check_clip(clip, len(boundaries))
+        check_clip_of_runtime(clip, len(boundaries))
         self.columns, self.transport, self.feed, self.rate = columns, transport, feed, rate
         self.wishes = wishes or Wishes()
         self.microbatches, self.count = columns.microbatches, columns.stages

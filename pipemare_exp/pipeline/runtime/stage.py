@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipemare_exp.pipeline.clipping import Clip
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
 from pipemare_exp.pipeline.model.recompute import StandIn, frozen_statistics, run_pieces
@@ -20,8 +21,10 @@ from pipemare_exp.pipeline.model.units import Piece, State, Unit
 from pipemare_exp.pipeline.runtime.boundary import Graph, Sent, leaves, sent_of
 from pipemare_exp.pipeline.runtime.stage_checkpoint import Gathering, restore, state_of
 from pipemare_exp.pipeline.shape import Shape
-from pipemare_exp.pipeline.stage_weights import Clip, MakeOptimizer, StageWeights
-from pipemare_exp.pipeline.weights.history import FlatWeights
+from pipemare_exp.pipeline.stage_weights import StageWeights
+from pipemare_exp.pipeline.weights.flat import FlatWeights
+from pipemare_exp.pipeline.weights.history import DeviceHistory
+from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
 from pipemare_exp.pipeline.weights.reads import Read
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -61,13 +64,13 @@ class Stage:
         self.first, self.last = index == 0, index == stages - 1
         self.modules = list(dict.fromkeys(m for piece in parts for module in piece.modules for m in module.modules()))
         self.buffers = buffers_of(parts)
-        self.flat = FlatWeights(model, [[name for unit in units for name in unit.parameters]])
-        everywhere = [_nothing(self.flat.weights) for _ in range(stages)]
-        everywhere[index] = self.flat.stages[0]
-        method.bind(
-            Shape(stages, microbatches, slots, segment), [flat.detach() for flat in everywhere], looks_back=False
-        )
-        self.weights = StageWeights(everywhere, method, optimizer, clip, depths(method, index))
+        parameters: list[list[str]] = [[] for _ in range(stages)]  # the other stages live elsewhere
+        parameters[index] = [name for unit in units for name in unit.parameters]
+        self.flat = FlatWeights(model, parameters)
+        weights = [flat.detach() for flat in self.flat.stages]
+        method.bind(Shape(stages, microbatches, slots, segment), weights, looks_back=False)
+        history = DeviceHistory(self.flat.stages, depths(method, index))
+        self.weights = StageWeights(self.flat, method, optimizer, history, clip)
         self.most_held = 0
         """The most microbatches whose activations, or input for a recomputation, were held at once."""
         self.graphs: dict[int, Graph] = {}
@@ -87,7 +90,7 @@ class Stage:
     def flat_weights(self) -> Tensor:
         """A copy of the current version, its parameters flattened in unit order."""
         self.weights.load_current()
-        return self.flat.compact()[0]
+        return self.flat.compact()[self.index]
 
     def forward(self, g: int, state: State | None, microbatch: Any, recompute_later: bool, snapshot: bool) -> Sent:
         """The forward of microbatch `g`; `state` is what the stage before sent (None at the first stage).
@@ -221,13 +224,6 @@ def buffers_of(parts: Sequence[Piece]) -> list[Tensor]:
     """The buffers (BatchNorm's statistics) of the modules whose weights these pieces own, in one order everywhere."""
     found = (buffer for piece in parts for module in piece.modules for buffer in module.buffers())
     return list({id(buffer): buffer for buffer in found}.values())
-
-
-def _nothing(like: Tensor) -> nn.Parameter:
-    """The weights of a stage that lives elsewhere: none."""
-    empty = nn.Parameter(like.new_empty(0))
-    empty.grad = like.new_empty(0)
-    return empty
 
 
 def depths(method: Method, stage: int) -> list[int | None]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipemare_exp.pipeline.weights.history import History, Ring
+from pipemare_exp.pipeline.weights.history import History, Ring, cut_into_rings
 from pipemare_exp.pipeline.weights.reads import Read
 
 
@@ -49,38 +49,25 @@ class Lane:
 
 
 class HostHistory(History):
-    """`History` with its rings in host memory."""
+    """A history whose rings lie in host memory. `depths` as in `DeviceHistory`."""
 
     def __init__(self, live: Sequence[Tensor], depths: Sequence[int | None]) -> None:
-        super().__init__([tensor.new_empty(0) for tensor in live], [None] * len(live))
-        self.live = [tensor.detach() for tensor in live]
-        self.lane = Lane(self.live[0].device)
-        with_ring = [0 if depth is None else flat.numel() for depth, flat in zip(depths, self.live, strict=True)]
-        self.rings = self._host_rings([0 if depth is None else depth + 1 for depth in depths])
-        self._top = self.live[0].new_zeros(sum(with_ring)).split(with_ring)
-        self._ahead = self.live[0].new_zeros(sum(with_ring)).split(with_ring)
-        self._fetched: list[int | None] = [None] * len(self.live)
-        self._fetching: list[Any] = [None] * len(self.live)
-        self._written: list[Any] = [None] * len(self.live)
+        flat = [tensor.detach() for tensor in live]
+        super().__init__(flat, _host_rings(flat, [0 if depth is None else depth + 1 for depth in depths]))
+        self.lane = Lane(flat[0].device)
+        with_ring = [0 if ring is None else tensor.numel() for ring, tensor in zip(self.rings, flat, strict=True)]
+        self._top = flat[0].new_zeros(sum(with_ring)).split(with_ring)
+        self._ahead = flat[0].new_zeros(sum(with_ring)).split(with_ring)
+        self._fetched: list[int | None] = [None] * len(flat)
+        self._fetching: list[Any] = [None] * len(flat)
+        self._written: list[Any] = [None] * len(flat)
         for stage, ring in enumerate(self.rings):
             if ring is not None:
-                self._top[stage].copy_(self.live[stage])
-                ring.slot(0).copy_(self.live[stage])
-
-    def _host_rings(self, lengths: Sequence[int]) -> list[Ring | None]:
-        sizes = [length * flat.numel() for length, flat in zip(lengths, self.live, strict=True)]
-        pinned = self.live[0].device.type == "cuda"
-        block = torch.zeros(sum(sizes), dtype=self.live[0].dtype, pin_memory=pinned)
-        return [
-            Ring(part.view(length, flat.numel())) if length else None
-            for part, length, flat in zip(block.split(sizes), lengths, self.live, strict=True)
-        ]
+                self._top[stage].copy_(flat[stage])
 
     def version(self, stage: int, version: int) -> Tensor:
-        """As `History.version`, on the device; to be read before the next call for this stage."""
-        ring = self.rings[stage]
-        slot = super().version(stage, version)
-        if ring is None:
+        slot = self._slot(stage, version)
+        if self.rings[stage] is None:
             return slot
         if version == self.current:
             return self._top[stage]
@@ -92,25 +79,20 @@ class HostHistory(History):
         return self._ahead[stage]
 
     def prefetch(self, reads: Sequence[Read]) -> None:
-        """Start to fetch the old versions among `reads`, those of the next forward."""
+        """Start to fetch the old versions among `reads`."""
         for stage, read in enumerate(reads):
             ring = self.rings[stage]
             if ring is None or read.ring is not None or read.version in (self.current, self._fetched[stage]):
                 continue
-            slot = super().version(stage, read.version)
+            slot = self._slot(stage, read.version)
             self._fetching[stage] = self.lane.copy(self._ahead[stage], slot)
             self._fetched[stage] = read.version
 
     def change(self, stage: int) -> Tensor:
-        """`live - current version`, in the place of the old version; call before `push`."""
-        if self.rings[stage] is None:
-            raise LookupError(f"stage {stage} keeps no copy to take a difference from")
+        self._ring(stage)
         self.lane.wait(self._fetching[stage])
         self._fetched[stage] = None
         return torch.sub(self.live[stage], self._top[stage], out=self._ahead[stage])
-
-    def push_early(self, stage: int) -> None:
-        """Nothing: `push` starts every stage's copy to the host."""
 
     def push(self) -> None:
         self.current += 1
@@ -122,11 +104,9 @@ class HostHistory(History):
             self._written[stage] = self.lane.copy(ring.slot(self.current), self._top[stage])
 
     def nbytes(self) -> int:
-        """Bytes on the device."""
         return sum(part.nbytes for part in (*self._top, *self._ahead))
 
     def host_nbytes(self) -> int:
-        """Bytes in host memory."""
         return sum(ring.data.nbytes for ring in self.rings if ring is not None)
 
     def state_dict(self) -> dict:
@@ -140,3 +120,11 @@ class HostHistory(History):
             self._fetched[stage] = self._fetching[stage] = self._written[stage] = None
             if ring is not None:
                 self._top[stage].copy_(self.live[stage])
+
+
+def _host_rings(flat: Sequence[Tensor], lengths: Sequence[int]) -> list[Ring | None]:
+    """As `make_rings`, in the host's memory."""
+    pinned = flat[0].device.type == "cuda"
+    numbers = sum(length * tensor.numel() for length, tensor in zip(lengths, flat, strict=True))
+    block = torch.zeros(numbers, dtype=flat[0].dtype, pin_memory=pinned)
+    return cut_into_rings(block, flat, lengths)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.weights.history import FlatWeights
+from pipemare_exp.pipeline.weights.flat import FlatWeights
 
 CHOICES = ("fp32", "tf32", "bf16")
 LOW = torch.bfloat16
@@ -36,19 +36,20 @@ class LowPrecisionWeights(FlatWeights):
         kept = {id(p) for module in model.modules() if isinstance(module, _BatchNorm) for p in module.parameters()}
         self.low = self.weights.to(LOW)
         self.low_gradients = torch.zeros_like(self.low)
-        self._low_views: list[tuple[nn.Parameter, Tensor, Tensor]] = []
-        for stage in self._views:
-            for parameter, master in stage:
-                if id(parameter) in kept:
-                    continue
-                where = master.size(), master.stride(), master.storage_offset()
-                view, gradient = self.low.as_strided(*where), self.low_gradients.as_strided(*where)
-                parameter.grad = None  # of another type than the data would be refused
-                parameter.data = view
-                parameter.grad = gradient
-                self._low_views.append((parameter, view, gradient))
+        self._parameters = [
+            (parameter, master, gradient) if id(parameter) in kept else self._lower(parameter, master)
+            for parameter, master, gradient in self._parameters
+        ]
         model.register_forward_pre_hook(_to_low)
         model.register_forward_hook(_to_full)
+
+    def _lower(self, parameter: nn.Parameter, master: Tensor) -> tuple[nn.Parameter, Tensor, Tensor]:
+        where = master.size(), master.stride(), master.storage_offset()
+        view, gradient = self.low.as_strided(*where), self.low_gradients.as_strided(*where)
+        parameter.grad = None  # of another type than the data would be refused
+        parameter.data = view
+        parameter.grad = gradient
+        return parameter, view, gradient
 
     @property
     def copies(self) -> list[Tensor]:
@@ -65,27 +66,9 @@ class LowPrecisionWeights(FlatWeights):
         self.gradients.add_(self.low_gradients)
         self.low_gradients.zero_()
 
-    def check(self) -> None:
-        moved = {id(parameter) for parameter, _, _ in self._low_views}
-        masters = self._views
-        self._views = [[pair for pair in stage if id(pair[0]) not in moved] for stage in masters]
-        try:
-            super().check()
-        finally:
-            self._views = masters
-        for parameter, view, gradient in self._low_views:
-            given = parameter.grad
-            if parameter.data_ptr() != view.data_ptr() or given is None or given.data_ptr() != gradient.data_ptr():
-                raise RuntimeError(
-                    "a parameter is no longer a view of the bf16 buffer: the model was moved, converted, or its "
-                    "gradients were set to None after the emulator took it"
-                )
-
 
 def flat_weights(precision: str, model: nn.Module, stages: Sequence[Sequence[str]], split: int) -> FlatWeights:
     """The flat weights of `model` for the arithmetic `precision` (fp32 and tf32 have the same)."""
-    if precision not in CHOICES:
-        raise UserError(f"precision={precision}: allowed are {', '.join(CHOICES)}")
     kind = LowPrecisionWeights if precision == "bf16" else FlatWeights
     return kind(model, stages, split)
 

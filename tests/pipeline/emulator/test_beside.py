@@ -1,4 +1,4 @@
-"""Backward weights beside the live ones, or copied through images, give the bits that copying stage by stage gives."""
+"""Backward weights beside the live ones, and staged copies, give the bits that copying stage by stage gives."""
 
 import copy
 from functools import partial
@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from pipemare_exp import methods, models
 from pipemare_exp.pipeline.emulator.backward_weights import WORTHWHILE
-from pipemare_exp.pipeline.weights import staged_copies as images
-from pipemare_exp.pipeline.weights.history import History
+from pipemare_exp.pipeline.emulator.ways import Beside, Copying
+from pipemare_exp.pipeline.weights import staged_copies
+from pipemare_exp.pipeline.weights.history import DeviceHistory
 from tests.pipeline.reference import SGD, Adam
 from tests.pipeline.toys import METHODS, dense_net, emulator, loss, minibatches, mixed_net, rule, same
 
@@ -20,21 +21,21 @@ MIXED = (2, 6, 6)
 
 
 def three(make, shape, how, optimizer, microbatches, boundaries, **options):
-    """The same training three times: copying stage by stage, through images, and with backward weights beside."""
+    """The same training three times: copying stage by stage, staged copies, and backward weights beside."""
     example = torch.zeros(2, *shape, dtype=torch.float64)
     made = []
     for fewest, beside in ((1000, False), (1, False), (1, True)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(images, "FEWEST", fewest)
+            patch.setattr(staged_copies, "FEWEST", fewest)
             made.append(emulator(make(), example, boundaries, how(), optimizer, microbatches, beside=beside, **options))
-    assert [one.weights.images is None for one in made] == [True, False, True]
-    assert [one.beside is None for one in made] == [True, True, False]
+    assert [one.weights.staged is None for one in made] == [True, False, True]
+    assert [isinstance(one.way, Beside) for one in made] == [False, False, True]
     return made
 
 
 @pytest.fixture(autouse=True)
-def images_for_all(monkeypatch):
-    monkeypatch.setattr(images, "FEWEST", 1)
+def staged_copies_for_all(monkeypatch):
+    monkeypatch.setattr(staged_copies, "FEWEST", 1)
 
 
 @pytest.mark.parametrize("slots", ["duplex", "alternating"])
@@ -52,7 +53,7 @@ def test_the_same_bits_as_copying(label, microbatches, slots):
             assert torch.equal(expected, other.step(minibatch, loss, 0.05))
             assert same(copying.state_dict(), other.state_dict())
     corrected_or_late = label not in ("gpipe", "pipedream")
-    assert others[0].memory()["images"] == 2 * corrected_or_late * copying.memory()["weights"]
+    assert others[0].memory()["staged"] == 2 * corrected_or_late * copying.memory()["weights"]
 
 
 @pytest.mark.parametrize("backward", ["same", "current"])
@@ -140,9 +141,9 @@ def copies_in_a_step(beside, label, monkeypatch):
         one.step(minibatch, loss, 0.01)
     load = one.weights.load
 
-    def counting(reads, image=None):
+    def counting(reads, copy=None):
         before = list(one.weights._loaded)
-        load(reads, image)
+        load(reads, copy)
         moved.extend(flat.numel() for flat, a, b in zip(one.history.live, before, reads, strict=True) if a != b)
 
     monkeypatch.setattr(one.weights, "load", counting)
@@ -161,41 +162,40 @@ def test_each_stage_is_loaded_twice_a_step_and_not_twice_a_microbatch(label, mon
 def test_methods_whose_backward_reads_what_its_forward_read_go_without(monkeypatch):
     one = emulator(dense_net(), torch.zeros(2, 5).double(), range(4), rule("pipedream", 4, 2, "duplex"), SGD(0.9), 2,
                    beside=True)  # fmt: skip
-    monkeypatch.setattr(one.beside, "saving", lambda: pytest.fail("no need to look at what autograd saves"))
+    monkeypatch.setattr(one.way.backward_weights, "saving", lambda: pytest.fail("nothing to look at"))
     for minibatch in minibatches((5,), 2, 5):
         one.step(minibatch, loss, 0.01)
 
 
 def test_where_it_is_used():
     def built(net, **options):
-        return emulator(
-            net, torch.zeros(1, 700).double(), [0], methods.build("pipemare"), SGD(0.0), 1, **options
-        ).beside
+        return emulator(net, torch.zeros(1, 700).double(), [0], methods.build("pipemare"), SGD(0.0), 1, **options).way
 
     wide = 700 * 750 * 8
     assert wide >= WORTHWHILE > 700 * 740 * 8
-    assert built(nn.Linear(700, 750, bias=False).double()) is not None
-    assert built(nn.Linear(700, 740, bias=False).double()) is None
-    assert built(nn.Linear(700, 750, bias=False).double(), beside=False) is None
-    assert built(nn.Linear(700, 750, bias=False).double(), split=2) is None
+    assert type(built(nn.Linear(700, 750, bias=False).double())) is Beside
+    assert type(built(nn.Linear(700, 740, bias=False).double())) is Copying
+    assert type(built(nn.Linear(700, 750, bias=False).double(), beside=False)) is Copying
+    assert type(built(nn.Linear(700, 750, bias=False).double(), split=2)) is Copying
 
 
-def test_an_image_is_written_where_it_differs_and_the_weights_in_one_copy(monkeypatch):
-    """In steady state each stage is written once a step into the forwards' image and once into the backwards'."""
+def test_a_staged_copy_is_written_where_it_differs_and_the_weights_in_one_copy(monkeypatch):
+    """In steady state each stage is written once a step into the forwards' copy and once into the backwards'."""
     one = emulator(dense_net(), torch.zeros(2, 5).double(), range(4), rule("t1+t2", 4, 8, "duplex"), SGD(0.9), 8)
     given = list(minibatches((5,), 8, 5, empty=False))
     for minibatch in given[:-1]:
         one.step(minibatch, loss, 0.01)
     written = []
-    put = one.weights.images._put
-    monkeypatch.setattr(one.weights.images, "_put", lambda stages, *rest: (written.extend(stages), put(stages, *rest)))
+    staged = one.weights.staged
+    write = staged._write
+    monkeypatch.setattr(staged, "_write", lambda stages, *rest: (written.extend(stages), write(stages, *rest)))
     one.step(given[-1], loss, 0.01)
     assert sorted(written) == sorted([*range(4), *range(4)])
 
 
 def test_the_version_that_made_room_is_not_kept():
     live = [torch.arange(3.0)]
-    history = History(live, [2])
+    history = DeviceHistory(live, [2])
     for _ in range(3):
         live[0] += 1
         history.push()
@@ -209,7 +209,7 @@ def test_the_version_that_made_room_is_not_kept():
     history.push()
     assert history.version(0, 2)[0] == 2 and history.state_dict()["current"] == 4
     with pytest.raises(LookupError, match="no past version"):
-        History(live, [None]).spare(0)
+        DeviceHistory(live, [None]).spare(0)
 
 
 def test_weights_saved_in_another_type_are_refused():

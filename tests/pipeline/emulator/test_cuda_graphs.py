@@ -1,6 +1,7 @@
 """Captured microbatches against the plain path, bit for bit; without a GPU by the stand-in that calls."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.emulator import cuda_graphs as graphs
+from pipemare_exp.pipeline.emulator.ways import Captured, Copying, Execution, choose
 from tests.pipeline.reference import SGD
 from tests.pipeline.toys import METHODS, emulator, loss, minibatches, mixed_net, rule, same
 
@@ -58,7 +60,7 @@ def trained(made, steps, device):
 def test_captured_steps_are_the_eager_ones(label, device):
     plain, captured = built(label, device), built(label, device, "on")
     assert trained(plain, 6, device) == trained(captured, 6, device)
-    assert captured.graphs.captured > 6  # sizes, and the counts of minibatches, that came twice
+    assert captured.way.captures.captured > 6  # sizes, and the counts of minibatches, that came twice
     assert same(copy.deepcopy(plain.state_dict()), captured.state_dict())
     assert same(plain.flat.gradients, captured.flat.gradients)
 
@@ -71,10 +73,10 @@ def test_a_capture_leaves_no_trace(device):
     made.step([one] * N, loss, 0.02)
     made.flat.gradients.normal_()
     state, gradients, draw = copy.deepcopy(made.state_dict()), made.flat.gradients.clone(), torch.get_rng_state()
-    before = made.graphs.captured
+    before = made.way.captures.captured
     other = (one[0][:1].clone(), one[1][:1].clone(), 77)
-    assert made.graphs.find(other, loss) is None and made.graphs.find(other, loss) is not None
-    assert made.graphs.captured == before + 1
+    assert made.way.captures.find(other, loss) is None and made.way.captures.find(other, loss) is not None
+    assert made.way.captures.captured == before + 1
     assert same(state, made.state_dict()) and torch.equal(gradients, made.flat.gradients)
     assert torch.equal(draw, torch.get_rng_state())
 
@@ -107,31 +109,31 @@ def test_a_graph_keeps_the_numbers_of_its_minibatch():
     for count in (8, 8, 8, 6, 6, 6):
         minibatch = [(images, labels, count)] * N
         assert float(made.step(minibatch, loss, 0.01)) == float(plain.step(minibatch, loss, 0.01))
-    assert made.graphs.captured == 2
+    assert made.way.captures.captured == 2
 
 
 def test_dropout_that_draws_is_not_captured():
-    assert built("t1+t2", choice="on", dropout=0.0).graphs is not None
+    assert type(built("t1+t2", choice="on", dropout=0.0).way) is Captured
     with pytest.raises(UserError, match="dropout"):
         built("t1+t2", choice="on", dropout=0.2)
-    assert built("t1+t2", choice="auto", dropout=0.2).graphs is None
+    assert type(built("t1+t2", choice="auto", dropout=0.2).way) is Copying
 
 
 def test_auto_is_off_on_a_cpu():
-    assert built("t1+t2", choice="auto").graphs is None
+    assert type(built("t1+t2", choice="auto").way) is Copying
 
 
 def test_recomputation_and_a_wrong_choice_are_refused():
     made = built("gpipe")
     with pytest.raises(UserError, match="recomputation"):
-        graphs.make("on", made.model, made.flat, recomputing=True, draws=False)
+        choose(Execution(graphs="on"), replace(made.pipeline, segment=2), made.flat, draws=False)
     with pytest.raises(UserError, match="auto, on, off"):
-        graphs.make("yes", made.model, made.flat, recomputing=False, draws=False)
+        Execution(graphs="yes")
 
 
 def test_what_cannot_be_kept_runs_eagerly_or_is_refused():
     made = built("gpipe")
-    lenient, strict = (graphs.Graphs(made.model, made.flat, required=required) for required in (False, True))
+    lenient, strict = (graphs.Captures(made.model, made.flat, required=required) for required in (False, True))
     odd = (torch.zeros(2, *SHAPE), torch.tensor([0, 1]), object())
     assert lenient.find(odd, loss) is None
     with pytest.raises(UserError, match="object"):
@@ -140,7 +142,7 @@ def test_what_cannot_be_kept_runs_eagerly_or_is_refused():
 
 def test_more_shapes_than_the_limit_run_eagerly():
     made = built("gpipe")
-    few = graphs.Graphs(made.model, made.flat, required=False, limit=2)
+    few = graphs.Captures(made.model, made.flat, required=False, limit=2)
     for size in (1, 2, 3):
         one = (torch.zeros(size, *SHAPE), torch.zeros(size, dtype=torch.int64), 4)
         assert few.find(one, loss) is None
@@ -163,13 +165,13 @@ def test_no_graph_of_autograd_is_left_when_a_capture_begins(monkeypatch):
         return value
 
     left = []
-    make = graphs.Graphs._make
+    make = graphs.Captures._make
 
     def noting(self, *arguments):
         left.append("met" in adder().metadata)
         return make(self, *arguments)
 
-    monkeypatch.setattr(graphs.Graphs, "_make", noting)
+    monkeypatch.setattr(graphs.Captures, "_make", noting)
     for one in batches(2):
         made.step(one, marking, 0.02)
     assert left and not any(left)

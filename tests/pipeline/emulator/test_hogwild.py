@@ -112,7 +112,8 @@ def test_it_keeps_as_many_versions_as_the_longest_delay(options):
         "history": sum((depth + 1) * size for depth in depths if depth),
         "buffers": 0,
         "rings": 0,
-        "images": 0,
+        "host": 0,
+        "staged": 0,
     }
 
 

@@ -12,6 +12,7 @@ from pipemare_exp.errors import UserError
 from pipemare_exp.methods.pipemare import PipeMare
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.model.units import Unit
+from pipemare_exp.pipeline.shape import Pipeline
 
 UNITS = [Unit("0", ("0.weight", "0.bias"), 6), Unit("1", ("1.weight", "1.bias"), 6)]
 SGD = partial(torch.optim.SGD, lr=0.0)
@@ -25,23 +26,23 @@ def test_a_compiled_model_is_refused():
     compiled = torch.compile(net())
     units = [Unit(u.name, tuple(f"_orig_mod.{p}" for p in u.parameters), u.numel) for u in UNITS]
     with pytest.raises(UserError, match="compiled"):
-        Emulator(compiled, units, [0, 1], PipeMare(), SGD, 2)
+        Emulator(compiled, Pipeline(units, [0, 1], 2), PipeMare(), SGD)
 
 
 def test_parameters_of_two_dtypes_are_refused():
     model = net()
     model[1].to(torch.float64)
     with pytest.raises(ValueError, match="1.weight.*float64"):
-        Emulator(model, UNITS, [0, 1], PipeMare(), SGD, 2)
+        Emulator(model, Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD)
 
 
 @pytest.mark.parametrize("clip", [("all", 1.0), ("stage", 0.0), ("global", -1.0)])
 def test_a_wrong_clip_is_refused(clip):
     with pytest.raises(UserError, match=str(clip[1])):
-        Emulator(net(), UNITS, [0, 1], PipeMare(), SGD, 2, clip=clip)
+        Emulator(net(), Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD, clip=clip)
 
 
 def test_a_wrong_number_of_microbatches_is_refused():
-    made = Emulator(net(), UNITS, [0, 1], PipeMare(), SGD, 2)
+    made = Emulator(net(), Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD)
     with pytest.raises(ValueError, match="3 microbatches given, the pipeline has 2"):
         made.step([None, None, None], lambda model, x: model(x).sum(), 0.1)

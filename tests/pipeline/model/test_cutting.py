@@ -8,7 +8,7 @@ from torch import nn
 
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
-from pipemare_exp.pipeline.model.cutting import check_clip, cut
+from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.model.units import weight_units
 from pipemare_exp.pipeline.runtime.stage import depths
 from pipemare_exp.pipeline.shape import Shape
@@ -61,13 +61,6 @@ def test_a_weight_that_two_stages_use() -> None:
     with pytest.raises(UserError, match=r"layers.1.weight is tied: stages 0 and 1 both use it"):
         cut(model, units, [0, first["layers.2"]])
     assert len(cut(model, units, [0, first["layers.3"]])) == 2
-
-
-def test_clipping_by_the_norm_over_all_stages() -> None:
-    with pytest.raises(UserError, match="stages update at different moments"):
-        check_clip(("global", 1.0), 2)
-    check_clip(("global", 1.0), 1)
-    check_clip(("stage", 1.0), 4)
 
 
 @pytest.mark.parametrize(

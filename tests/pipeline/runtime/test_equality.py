@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.shape import Pipeline
 from tests.pipeline.runtime.runtime_cases import Case, Training
 from tests.pipeline.runtime.runtime_groups import run_cases
 
@@ -54,8 +55,8 @@ def emulate(case: Case) -> tuple[Training, Emulator, list[torch.Tensor]]:
     training = Training(case)
     slots = "alternating" if case.method == "gpipe" else case.slots
     emulator = Emulator(
-        training.model, training.units, training.boundaries, case.make_method(), case.make_optimizer(),
-        case.microbatches, slots=slots, segment=case.segment, clip=case.clipping,
+        training.model, Pipeline(training.units, training.boundaries, case.microbatches, slots, case.segment),
+        case.make_method(), case.make_optimizer(), clip=case.clipping,
     )  # fmt: skip
     losses = [emulator.step(minibatch, training.loss, case.rate) for minibatch in training.minibatches(0)]
     return training, emulator, losses

@@ -10,8 +10,10 @@ from pipemare_exp import methods, optimizers
 from pipemare_exp.models import fairseq_door as door
 from pipemare_exp.models import transformer
 from pipemare_exp.pipeline.emulator.emulator import Emulator
+from pipemare_exp.pipeline.emulator.ways import Execution
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
 from pipemare_exp.pipeline.model.units import choose_boundaries, weight_units
+from pipemare_exp.pipeline.shape import Pipeline
 from tests.tasks.translation.two_weight_autograd import gradient
 
 # fairseq's decoder gives torch its causal mask as numbers and its padding mask as booleans.
@@ -24,7 +26,7 @@ def emulator_of(task, model, method, stages=None, **options):
     units = weight_units(model, task.probe)
     boundaries = choose_boundaries([unit.numel for unit in units], stages or len(units))
     make = optimizers.optimizer("adamw", **ADAMW)
-    return Emulator(model, units, boundaries, method, make, task.microbatches, **options)
+    return Emulator(model, Pipeline(units, boundaries, task.microbatches), method, make, **options)
 
 
 def gradients(task, model, microbatches):
@@ -185,9 +187,9 @@ def test_methods_against_the_slow_reference(task_of, small, joint, tying, label)
     slow = Trainer(weights, stages, rule, Adam((0.9, 0.98), 1e-5, 0.01, decoupled=True), reference_gradient)
     options = {"lr_rescheduling_steps": k, "decay": decay, "warmup_steps": warmup} if kind == "pipemare" else {}
     fast = Emulator(
-        model, units, boundaries, methods.build(kind, **options),
-        optimizers.optimizer("adamw", betas=(0.9, 0.98), eps=1e-5, weight_decay=0.01), 3,
-        beside=label in ("async", "t1+t2"),  # the same, copied and beside: tests/pipeline/emulator/test_beside.py
+        model, Pipeline(units, boundaries, 3), methods.build(kind, **options),
+        optimizers.optimizer("adamw", betas=(0.9, 0.98), eps=1e-5, weight_decay=0.01),
+        execution=Execution(beside=label in ("async", "t1+t2")),  # the same bits: emulator/test_beside.py
     )  # fmt: skip
     for step, minibatch in enumerate(plain):
         rate = 2e-3 * (1 + step % 2)
