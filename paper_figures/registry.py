@@ -10,8 +10,9 @@ from typing import Any
 
 from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES
+from paper_figures.runs.metric_over_epochs import LABELS
 from pipemare_exp import methods
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.config.folder import first_scale
 from pipemare_exp.experiment.config.schema import SCALES, TASKS
@@ -19,7 +20,10 @@ from pipemare_exp.experiment.config.schema import SCALES, TASKS
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure or table. `kind`: theory, costs (both formulas) or runs (of `task`, made by `study`)."""
+    """One figure or table. `kind`: theory, costs (both formulas) or runs (of `task`, made by `study`).
+
+    `only`: the methods whose runs belong on it; () for all but those that have figures of their own.
+    """
 
     name: str
     module: str
@@ -27,6 +31,7 @@ class Entry:
     task: str = ""
     study: str = ""
     axis: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     needs_data: bool = False
 
@@ -54,12 +59,12 @@ class Entry:
 
     def _shows(self, method: str) -> bool:
         """Whether runs of this method belong on the figure; some methods have figures of their own."""
+        if self.only:
+            return method in self.only
         kind = methods.of_label(method)
         own = kind.study if kind else None
         if self.study in {one.study for one in methods.METHODS.values()}:
             return own == self.study or methods.synchronous(method)
-        if self.family.startswith("metric_over"):
-            return method in self._module().LABELS
         return own is None
 
     def scales(self, rows: Sequence[RunRow]) -> list[str]:
@@ -91,22 +96,25 @@ class Entry:
         return self._module().draw(mine, self.task, out / f"{self.name}_{scale}", **self.options)
 
 
+# (family, module, study, the axis that the study varies, `only` as in `Entry`)
+_FAMILIES: tuple[tuple[str, str, str, str | None, tuple[str, ...]], ...] = (
+    ("metric_over_epochs", "metric_over_epochs", "end_to_end", None, LABELS),
+    ("metric_over_time", "metric_over_time", "end_to_end", None, LABELS),
+    ("table2", "table2", "end_to_end", None, ()),
+    ("ablation", "ablation", "ablation", None, ()),
+    ("table3", "table3", "ablation", None, ()),
+    ("sensitivity_d", "sensitivity", "sensitivity_d", "decay", ()),
+    ("sensitivity_k", "sensitivity", "sensitivity_k", "k", ()),
+    ("sensitivity_warmup", "sensitivity", "sensitivity_warmup", "warmup", ()),
+    ("sensitivity_rate", "sensitivity", "sensitivity_rate", "rate", ()),
+    ("stages", "sensitivity", "stages", "stages", ()),
+    ("recompute", "recompute", "recompute", "segment", ()),
+    ("hogwild", "hogwild", "hogwild", "delay_scale", ()),
+    ("hogwild_table", "hogwild_table", "hogwild", "delay_scale", ()),
+)
+
+
 def _runs_entries() -> list[Entry]:
-    families: list[tuple[str, str, str, str | None]] = [
-        ("metric_over_epochs", "metric_over_epochs", "end_to_end", None),
-        ("metric_over_time", "metric_over_time", "end_to_end", None),
-        ("table2", "table2", "end_to_end", None),
-        ("ablation", "ablation", "ablation", None),
-        ("table3", "table3", "ablation", None),
-        ("sensitivity_d", "sensitivity", "sensitivity_d", "decay"),
-        ("sensitivity_k", "sensitivity", "sensitivity_k", "k"),
-        ("sensitivity_warmup", "sensitivity", "sensitivity_warmup", "warmup"),
-        ("sensitivity_rate", "sensitivity", "sensitivity_rate", "rate"),
-        ("stages", "sensitivity", "stages", "stages"),
-        ("recompute", "recompute", "recompute", "segment"),
-        ("hogwild", "hogwild", "hogwild", "delay_scale"),
-        ("hogwild_table", "hogwild_table", "hogwild", "delay_scale"),
-    ]
     return [
         Entry(
             f"{family}_{task}",
@@ -115,9 +123,10 @@ def _runs_entries() -> list[Entry]:
             task,
             study,
             AXES[axis].keys if axis else (),
-            {"axis": axis} if module == "sensitivity" else {},
+            only,
+            {"axis": axis} if axis else {},
         )
-        for family, module, study, axis in families
+        for family, module, study, axis, only in _FAMILIES
         for task in TASKS
     ]
 

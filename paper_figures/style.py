@@ -8,7 +8,6 @@ no dates).
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipemare_exp import methods
+from pipemare_exp.analysis.csv import write_csv
 
 COLUMN_INCHES = 3.35
 PAGE_INCHES = 6.9
@@ -131,31 +131,6 @@ def legend_below(fig: Figure, axes: Axes, columns: int = 3) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         fig.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.2)
-
-
-def plain_number(value: Any) -> Any:
-    """A cell of a CSV file: floats with 10 significant digits, None as an empty cell, the rest as it is."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.10g}"
-    if hasattr(value, "item"):
-        return plain_number(value.item())
-    return value
-
-
-def write_csv(path: Path, table: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes rows as CSV; columns are those of the rows, in the order in which they first appear."""
-    columns = list(dict.fromkeys(key for row in table for key in row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        for row in table:
-            writer.writerow([plain_number(row.get(column)) for column in columns])
-    return path
 
 
 def save(fig: Figure, stem: Path, table: Sequence[Mapping[str, Any]]) -> list[Path]:

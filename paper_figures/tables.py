@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_figures.style import write_csv
-from pipemare_exp.analysis.statistics import Estimate
+from pipemare_exp.analysis.csv import write_csv
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -40,26 +39,6 @@ _LATEX = {
 def latex(text: str) -> str:
     """`text` with LaTeX's special characters escaped and the few symbols used here as commands."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-def estimate(values: Sequence[float], digits: int = 1) -> str:
-    """`97.3 ± 0.4` of several values, `97.3` of one, `–` of none (95 % interval by Student's t)."""
-    from pipemare_exp.analysis.statistics import mean_with_interval
-
-    return show(mean_with_interval(values), digits)
-
-
-def show(one: Estimate, digits: int = 1) -> str:
-    """An estimate as text with so many digits."""
-    if one.mean is None:
-        return "–"
-    half = "" if one.half_width is None else f" ± {one.half_width:.{digits}f}"
-    return f"{one.mean:.{digits}f}{half}"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number with so many digits, `–` for None."""
-    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def save(

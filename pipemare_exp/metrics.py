@@ -51,9 +51,13 @@ class Metric:
         """The worst of at least one value."""
         return min(values) if self.higher_is_better else max(values)
 
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether `value` is as good as a target."""
+        return value >= target if self.higher_is_better else value <= target
+
     def worsened(self, value: float, by: float) -> float:
-        """`value` made worse by so much, but never beyond the metric's range."""
-        return self.clipped(value - by if self.higher_is_better else value + by)
+        """`value` made worse by so much."""
+        return value - by if self.higher_is_better else value + by
 
     def clipped(self, value: float) -> float:
         """`value`, or the nearer end of the range where it lies outside."""

@@ -8,9 +8,7 @@ import pytest
 
 from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
-from pipemare_exp.metrics import Metric
-
-BITS = Metric("bits", "bits per byte", "bits per byte", " bits", 3, higher_is_better=False, highest=None, point=0.05)
+from tests.made_up_metric import BITS
 
 
 def test_the_direction_decides_what_is_better():
@@ -22,9 +20,13 @@ def test_the_direction_decides_what_is_better():
     assert (metrics.of("accuracy").worst([1, 3, 2]), BITS.worst([1, 3, 2])) == (1, 3)
 
 
-def test_worse_values_stay_in_the_metrics_range():
-    assert metrics.of("accuracy").worsened(90.0, by=4.0) == 86.0 and metrics.of("accuracy").worsened(3.0, by=4.0) == 0.0
-    assert BITS.worsened(1.0, by=4.0) == 5.0
+def test_a_target_is_reached_from_the_worse_side():
+    assert metrics.of("accuracy").worsened(90.0, by=4.0) == 86.0 and BITS.worsened(1.0, by=4.0) == 5.0
+    assert metrics.of("accuracy").reaches(90.0, target=90.0) and not metrics.of("accuracy").reaches(89.9, target=90.0)
+    assert BITS.reaches(1.0, target=1.0) and not BITS.reaches(1.1, target=1.0)
+
+
+def test_a_metric_has_a_range():
     assert metrics.of("bleu").clipped(101.0) == 100.0 and BITS.clipped(101.0) == 101.0 and BITS.clipped(-1.0) == 0.0
 
 

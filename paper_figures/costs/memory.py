@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_figures import style
+from paper_figures.costs.sizes import over_sizes
 from pipemare_exp import methods
 from pipemare_exp.pipeline.schedule import costs
 
@@ -28,18 +29,10 @@ def weight_memory(declared: costs.Costs, stages: int, microbatches: int, optimiz
 
 def numbers() -> list[dict[str, Any]]:
     """Memory over P (N = 32) and over N (P = 107), SGD with momentum, stages of equal size."""
-    points = [("P", stages, FIXED_MICROBATCHES) for stages in STAGES]
-    points += [("N", FIXED_STAGES, count) for count in MICROBATCHES]
     return [
-        {
-            "over": over,
-            "stages": stages,
-            "microbatches": count,
-            "method": method,
-            "memory_W": weight_memory(methods.costs()[method], stages, count),
-        }
-        for method in NAMES
-        for over, stages, count in points
+        {**one, "method": method, "memory_W": weight_memory(declared, one["stages"], one["microbatches"])}
+        for method, declared in ((name, methods.costs()[name]) for name in NAMES)
+        for one in over_sizes(STAGES, MICROBATCHES, FIXED_STAGES, [FIXED_MICROBATCHES])
     ]
 
 

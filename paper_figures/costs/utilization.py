@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from paper_figures import style
+from paper_figures.costs.sizes import over_sizes
 from pipemare_exp import methods
 from pipemare_exp.pipeline.schedule import costs
 
@@ -19,18 +20,14 @@ FIXED_STAGES, FIXED_MICROBATCHES = 107, (8, 32)
 
 def numbers() -> list[dict[str, Any]]:
     """Utilization and the ratio (N+P-1)/N of GPipe and of the asynchronous methods, over P and over N."""
-    points = [("P", stages, count) for count in FIXED_MICROBATCHES for stages in STAGES]
-    points += [("N", FIXED_STAGES, count) for count in MICROBATCHES]
     return [
         {
-            "over": over,
-            "stages": stages,
-            "microbatches": count,
+            **one,
             "method": method,
-            "utilization": methods.costs()[method].utilization(stages, count),
-            "gpipe_ratio": costs.gpipe_ratio(stages, count),
+            "utilization": methods.costs()[method].utilization(one["stages"], one["microbatches"]),
+            "gpipe_ratio": costs.gpipe_ratio(one["stages"], one["microbatches"]),
         }
-        for over, stages, count in points
+        for one in over_sizes(STAGES, MICROBATCHES, FIXED_STAGES, FIXED_MICROBATCHES)
         for method in ("gpipe", "pipemare")
     ]
 

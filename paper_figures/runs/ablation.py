@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from paper_figures import style
 from paper_figures.runs import select
 from paper_figures.runs.curves import draw_cross, draw_curves, error_bars, mark_diverged, metric_label, seeds_text
-from pipemare_exp.analysis.rows import RunRow
-from pipemare_exp.analysis.statistics import mean_with_interval
+from paper_figures.runs.groups import best_by_seed, by_method, mean_best, metric_of
+from pipemare_exp.analysis.row import RunRow
 
 LABELS = ("async", "t1", "t2", "t1+t2", "t1+t2+t3")
 
@@ -24,30 +24,28 @@ def missing(rows: Sequence[RunRow]) -> list[str]:
 
 
 def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
-    """A dot a seed, the mean with its interval; a cross at the left end for diverged runs."""
+    """A dot a seed, the mean with its interval; a cross at the metric's worse end for diverged runs."""
     table = []
-    labels = style.in_order(row.method for row in rows)
-    for place, label in enumerate(reversed(labels)):
-        group = [row for row in rows if row.method == label]
+    metric, groups = metric_of(rows), by_method(rows)[::-1]
+    for place, (label, group) in enumerate(groups):
         one = style.look(label)
-        finished = [row.best for row in group if row.outcome == "finished" and row.best is not None]
-        estimate = mean_with_interval(finished)
+        best, estimate = list(best_by_seed(group).values()), mean_best(group)
         if estimate.mean is not None:
             axes.errorbar(
                 [estimate.mean],
                 [place],
-                xerr=[[end] for end in error_bars(estimate.mean, estimate.half_width)],
+                xerr=[[end] for end in error_bars(metric, estimate.mean, estimate.half_width)],
                 color=one.color,
                 marker=one.marker,
                 markersize=5,
                 capsize=2,
                 zorder=4,
             )
-        if len(finished) > 1:
-            axes.plot(finished, [place - 0.22] * len(finished), "|", color=one.color, markersize=5)
+        if len(best) > 1:
+            axes.plot(best, [place - 0.22] * len(best), "|", color=one.color, markersize=5)
         for row in group:
             if row.outcome == "diverged":
-                draw_cross(axes, None, place, one.color)
+                draw_cross(axes, metric, None, place, one.color)
             table.append(
                 {
                     "panel": "best",
@@ -59,14 +57,14 @@ def _draw_best(axes: Axes, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
                     "group_half_width": estimate.half_width,
                 }
             )
-    axes.set_yticks(range(len(labels)), [style.look(label).name for label in reversed(labels)])
-    axes.set_ylim(-0.6, len(labels) - 0.4)
+    axes.set_yticks(range(len(groups)), [style.look(label).name for label, _ in groups])
+    axes.set_ylim(-0.6, len(groups) - 0.4)
     axes.tick_params(axis="y", length=0)
     return table
 
 
 @style.styled
-def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
+def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
     """Left: curves, as `metric_over_epochs`. Right: best metric of every run."""
     rows = select.for_drawing(runs, task, "ablation")
     fig, (left, right) = style.figure(1, 2, width=style.PAGE_INCHES, height=3.0)
@@ -81,4 +79,4 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
         mark_diverged(left)
     fig.suptitle(f"{task}, {seeds_text(rows)}", fontsize=8)
     style.legend_below(fig, left, columns=4)
-    return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **one} for one in table])
+    return style.save(fig, out_stem, select.labelled(rows, table))

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.row import RunRow
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`study` varies the overrides `keys`; `field`: the row's attribute with the value; `label`: its name."""
+    """`study` varies the overrides `keys`; `field`: the row's attribute with the value; `label`: its name.
+
+    `methods`: those that belong on it, where it is not every one that has a value.
+    """
 
     study: str
     keys: tuple[str, ...]
     field: str
     label: str
     log: bool = True
+    methods: tuple[str, ...] = ()
 
     def value(self, row: RunRow) -> float | None:
         """The run's place on this axis; None where it has none (a run without T2 has no D)."""
-        return getattr(row, self.field)
+        return getattr(row, self.field) if not self.methods or row.method in self.methods else None
 
 
 _T1, _T2, _T3 = "method.lr_rescheduling", "method.discrepancy_correction", "method.sync_warmup"
@@ -42,6 +46,7 @@ AXES = {
         ("method.delay_scale",),
         "delay_scale",
         "mean delay before truncation\n(times the pipeline's)",
+        methods=("hogwild", "hogwild+t1"),
     ),
 }
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
 from paper_figures import style
 from paper_figures.runs import select
 from paper_figures.runs.curves import draw_curves, mark_diverged, metric_label, seeds_text
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.row import RunRow
 
 LABELS = ("gpipe", "pipedream", "t1+t2+t3")
 
@@ -22,8 +21,8 @@ def missing(rows: Sequence[RunRow]) -> list[str]:
 
 
 @style.styled
-def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
-    """Draws every method that `runs` (run directories or rows of one scale and setting) hold for `task`.
+def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
+    """Draws every method that `runs` (of one scale and setting) hold for `task`.
 
     Mean and 95 % interval over seeds; a cross marks where a diverged run ended. Runs that have not ended
     are left out. Returns the paths of the SVG, the PNG and the CSV; no run that ended is a `UserError`.
@@ -40,5 +39,4 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     axes.set_xlim(0, 1.02 * max(row.epochs or one["epoch"] for row in rows for one in (row.evals or [{"epoch": 1}])))
     style.legend_below(fig, axes, columns=2)
     axes.set_title(f"{task}, {seeds_text(rows)}")
-    table = [{"task": task, "scale": rows[0].scale, **one} for one in table]
-    return style.save(fig, out_stem, table)
+    return style.save(fig, out_stem, select.labelled(rows, table))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from paper_figures import style
 from paper_figures.runs import select
 from paper_figures.runs.curves import draw_curves, mark_diverged, metric_label
 from paper_figures.runs.metric_over_epochs import LABELS
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs
 
@@ -34,7 +33,7 @@ def modelled_time(row: RunRow, step: int) -> float:
 
 
 @style.styled
-def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
+def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
     """As `metric_over_epochs.draw`, over modelled time in asynchronous steps."""
     rows = select.for_drawing(runs, task, "end_to_end")
     fig, axes = style.figure(height=3.0)
@@ -47,4 +46,4 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     sizes = sorted({(row.stages, row.microbatches) for row in rows})
     axes.set_title(f"{task}, " + "; ".join(f"P = {stages}, N = {count}" for stages, count in sizes))
     style.legend_below(fig, axes, columns=2)
-    return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **one} for one in table])
+    return style.save(fig, out_stem, select.labelled(rows, table))

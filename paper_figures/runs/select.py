@@ -11,14 +11,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipemare_exp.analysis.rows import RunRow, as_rows
+from pipemare_exp.analysis.comparison import CUT
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError
 
 Missing = Callable[[Sequence[RunRow]], list[str]]
 Common = tuple[tuple[str, str], ...]
 
-# What the cut into stages decides. It changes no weight of a synchronous run, so these need not agree with it.
-_CUT = ("pipeline.stages", "pipeline.boundaries", "pipeline.slots", "pipeline.split", "pipeline.recompute")
 _SWITCHES = ("name", "label", "enabled")
 # Overrides that choose what a row has a column for, or that change no result.
 _NEUTRAL = ("experiment", "method", "scale", "seed", "task", "tracking", "runs", "device", "threads", "progress")
@@ -77,14 +76,14 @@ def _fitting(synchronous: Sequence[RunRow], key: Common, axis: Sequence[str]) ->
     """One synchronous run per seed and axis value that agrees with `key` but for the cut; the same cut first."""
 
     def but_cut(one: Common) -> Common:
-        return tuple(pair for pair in one if pair[0] not in _CUT)
+        return tuple(pair for pair in one if pair[0] not in CUT)
 
     stages = dict(key).get("pipeline.stages")
     chosen: dict[tuple[Any, ...], RunRow] = {}
     for row in synchronous:
         if but_cut(common(row, axis)) != but_cut(key):
             continue
-        place = (row.seed, *(row.settings.get(name) for name in axis if name not in _CUT))
+        place = (row.seed, *(row.settings.get(name) for name in axis if name not in CUT))
         if place not in chosen or row.settings.get("pipeline.stages") == stages:
             chosen[place] = row
     return list(chosen.values())
@@ -134,12 +133,12 @@ def choose(rows: Sequence[RunRow], missing: Missing, axis: Sequence[str] = ()) -
     return fullest, missing(fullest)
 
 
-def for_drawing(runs: Iterable[Any], task: str, study: str, axis: Sequence[str] = ()) -> list[RunRow]:
-    """The rows of `runs` that a figure of `task` shows: those that ended, one a method, seed and axis value.
+def for_drawing(runs: Iterable[RunRow], task: str, study: str, axis: Sequence[str] = ()) -> list[RunRow]:
+    """Those of `runs` that a figure of `task` shows: those that ended, one a method, seed and axis value.
 
     None at all, or runs of several scales or variants, are a `UserError`: a mean over them would be of nothing.
     """
-    rows = newest(ended(as_rows(runs), task))
+    rows = newest(ended(runs, task))
     if not rows:
         raise UserError(
             f'no finished or diverged run of task "{task}" to draw; make them with `pipemare sweep {study}_{task}`'
@@ -173,6 +172,11 @@ def with_setting(rows: Iterable[RunRow], wanted: Sequence[str]) -> list[RunRow]:
         return one in row.overrides or row.settings.get(key) == value
 
     return [row for row in rows if all(has(row, one) for one in wanted)]
+
+
+def labelled(rows: Sequence[RunRow], table: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of a figure's CSV, each with the task and scale of the runs that it is of."""
+    return [{"task": rows[0].task, "scale": rows[0].scale, **one} for one in table]
 
 
 def lacking(rows: Iterable[RunRow], labels: Sequence[str]) -> list[str]:

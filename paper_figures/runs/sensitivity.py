@@ -11,15 +11,17 @@ from matplotlib.axes import Axes
 from paper_figures import style
 from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES, Axis, varied
-from paper_figures.runs.curves import draw_cross, error_bars, mark_diverged, metric_label, seeds_text
-from pipemare_exp import methods
-from pipemare_exp.analysis.rows import RunRow
-from pipemare_exp.analysis.statistics import mean_with_interval
+from paper_figures.runs.curves import draw_cross, draw_means, mark_diverged, metric_label, seeds_text
+from paper_figures.runs.groups import mean_best, metric_of
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError
+from pipemare_exp.metrics import Metric
 
 
 def missing(rows: Sequence[RunRow], axis: str) -> list[str]:
-    """What is missing: runs of one method at two or more values of the axis."""
+    """The methods that the axis asks for and of which there is no run; else runs of one method at two values of it."""
+    if lacks := select.lacking(rows, AXES[axis].methods):
+        return lacks
     return [] if varied(rows, AXES[axis]) else [f"two values of {AXES[axis].keys[0]} for one method"]
 
 
@@ -30,7 +32,7 @@ def numbers(rows: Sequence[RunRow], axis: Axis) -> list[dict[str, Any]]:
         group = [row for row in rows if row.method == label and axis.value(row) is not None]
         for value in sorted({axis.value(row) for row in group}):  # type: ignore[type-var]
             here = [row for row in group if axis.value(row) == value]
-            best = mean_with_interval([row.best for row in here if row.outcome == "finished" and row.best is not None])
+            best = mean_best(here)
             table.append(
                 {
                     "method": label,
@@ -45,46 +47,43 @@ def numbers(rows: Sequence[RunRow], axis: Axis) -> list[dict[str, Any]]:
     return table
 
 
-def draw_points(axes: Axes, table: Sequence[dict[str, Any]]) -> bool:
-    """A line a method through its means; crosses on the floor for diverged runs. Returns whether any were."""
-    floor = min((one["best_mean"] for one in table if one["best_mean"] is not None), default=0.0)
+def draw_points(axes: Axes, metric: Metric, table: Sequence[dict[str, Any]]) -> bool:
+    """A line a method through its means; crosses beyond the worst one for diverged runs. Returns whether any were."""
+    means = [one["best_mean"] for one in table if one["best_mean"] is not None]
+    floor = metric.clipped(metric.worsened(metric.worst(means or [0.0]), by=4.0 * metric.point))
     crosses = False
     for label in style.in_order(one["method"] for one in table):
         points = [one for one in table if one["method"] == label]
-        shown = [one for one in points if one["best_mean"] is not None]
-        look = style.line_style(label)
-        bars = [error_bars(one["best_mean"], one["best_half_width"]) for one in shown]
-        axes.errorbar(
-            [one["value"] for one in shown],
-            [one["best_mean"] for one in shown],
-            yerr=list(zip(*bars, strict=True)) if bars else None,
-            capsize=2,
-            elinewidth=0.8,
-            **look,
-        )
+        draw_means(axes, metric, label, [one["value"] for one in points], points)
         lost = [one["value"] for one in points if one["diverged"]]
         for value in lost:
-            draw_cross(axes, value, max(floor - 4.0, 0.0), look["color"])
+            draw_cross(axes, metric, value, floor, style.look(label).color)
         crosses |= bool(lost)
     return crosses
 
 
 @style.styled
-def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path]:
-    """Best metric over the axis, a line a method that was run at two values or more; crosses: diverged."""
+def draw(runs: Sequence[RunRow], task: str, out_stem: Path, axis: str) -> list[Path]:
+    """Best metric over the axis, a line a method that was run at two values or more; crosses: diverged.
+
+    A level line is the synchronous runs' mean, where they are not on the axis themselves.
+    """
     one = AXES[axis]
     rows = select.for_drawing(runs, task, one.study, one.keys)
-    table = numbers(rows, one)
+    table, metric = numbers(rows, one), metric_of(rows)
     if not table:
-        raise UserError(f"no method of task {task} was run at two values of {one.keys[0]}")
+        raise UserError(
+            f"no method of task {task} was run at two values of {one.keys[0]}; make such runs with "
+            f"`pipemare sweep {one.study}_{task}`"
+        )
     fig, axes = style.figure(height=2.7)
-    if draw_points(axes, table):
+    if draw_points(axes, metric, table):
         mark_diverged(axes, "a seed diverged")
-    reference = mean_with_interval(
-        [row.best for row in rows if row.synchronous and row.outcome == "finished" and row.best is not None]
-    )
-    if reference.mean is not None and not any(map(methods.synchronous, varied(rows, one))):
-        axes.axhline(reference.mean, color=style.look("gpipe").color, linewidth=0.8, label="GPipe (synchronous)")
+    synchronous = [row for row in rows if row.synchronous]
+    reference = mean_best(synchronous)
+    if reference.mean is not None and synchronous[0].method not in varied(rows, one):
+        look = style.look(synchronous[0].method)
+        axes.axhline(reference.mean, color=look.color, linewidth=0.8, label=look.name)
     if one.log:
         axes.set_xscale("log")
         values = sorted({entry["value"] for entry in table})
@@ -94,4 +93,4 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path, axis: str) -> list[Path
     axes.set_ylabel(f"best {metric_label(rows)}")
     axes.set_title(f"{task}, {seeds_text(rows)}")
     style.legend_below(fig, axes, columns=2)
-    return style.save(fig, out_stem, [{"task": task, "scale": rows[0].scale, **entry} for entry in table])
+    return style.save(fig, out_stem, select.labelled(rows, table))

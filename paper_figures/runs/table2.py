@@ -9,17 +9,14 @@ from typing import Any
 from paper_figures import tables
 from paper_figures.costs.memory import weight_memory
 from paper_figures.runs import select
+from paper_figures.runs.groups import by_method, cells, counted, finished, metric_of, published_of
 from paper_figures.runs.metric_over_epochs import LABELS
 from paper_figures.runs.metric_over_time import modelled_time
-from paper_figures.style import in_order, look
 from pipemare_exp import methods
 from pipemare_exp.analysis import published
-from pipemare_exp.analysis.rows import RunRow
-from pipemare_exp.analysis.statistics import mean_with_interval
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.pipeline.schedule import costs
 
-# How far below the synchronous runs' mean best metric the target lies [ours]: points of accuracy, BLEU.
-MARGIN = {"accuracy": 1.0, "bleu": 0.4}
 COLUMNS = [
     ("method", "method"),
     ("runs", "runs (diverged)"),
@@ -46,24 +43,23 @@ def cost_optimizer(row: RunRow) -> str:
 
 
 def reaches(row: RunRow, target: float) -> dict[str, Any] | None:
-    """The first evaluation whose metric is at least `target`, None where none is."""
-    return next((one for one in row.evals if one["value"] is not None and one["value"] >= target), None)
+    """The first evaluation whose metric is as good as `target`, None where none is."""
+    metric = metric_of([row])
+    return next((one for one in row.finite_evals if metric.reaches(one["value"], target)), None)
 
 
 def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     """One dict a method; means over the seeds, None for what a run that diverged or fell short does not have.
 
-    The target is the synchronous runs' mean best metric less `MARGIN`. `epochs_to_target` and
+    The target is the synchronous runs' mean best metric, made worse by the metric's margin. `epochs_to_target` and
     `time_to_target` are given only where every run of the method reached it. Throughput is steps per
     modelled time over GPipe's.
     """
+    metric = metric_of(rows)
     synchronous = [row.best for row in rows if row.synchronous and row.best is not None]
-    target = sum(synchronous) / len(synchronous) - MARGIN[rows[0].metric] if synchronous else None
+    target = metric.worsened(sum(synchronous) / len(synchronous), by=metric.margin) if synchronous else None
     table: list[dict[str, Any]] = []
-    for label in in_order(row.method for row in rows):
-        group = [row for row in rows if row.method == label]
-        finished = [row for row in group if row.outcome == "finished"]
-        best = mean_with_interval([row.best for row in finished if row.best is not None])
+    for label, group in by_method(rows):
         hits = [] if target is None else [(row, reaches(row, target)) for row in group]
         reached = [(row, one) for row, one in hits if one is not None]
         every = len(reached) == len(group) and bool(reached)
@@ -71,16 +67,12 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
         first, declared = group[0], methods.costs_of(label)
         rates = [
             (row.step or 0) / modelled_time(row, row.step) * costs.gpipe_ratio(row.stages, row.microbatches)
-            for row in finished
+            for row in finished(group)
             if row.step and row.stages and row.microbatches
         ]
         table.append(
             {
-                "method": label,
-                "runs": len(group),
-                "diverged": len(group) - len(finished),
-                "best_mean": best.mean,
-                "best_half_width": best.half_width,
+                **counted(label, group),
                 "target": target,
                 "reached": len(reached),
                 "epochs_to_target": sum(one["epoch"] for _, one in reached) / len(reached) if every else None,
@@ -99,41 +91,32 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     return table
 
 
-def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
+def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
     """Ours and published side by side; where nothing was published for the task the column says so."""
     rows = select.for_drawing(runs, task, "end_to_end")
-    table = numbers(rows)
-    entries: list[dict[str, Any]] = []
-    shown = []
-    for one in table:
-        found = published.best_of(task, one["method"])
-        entries += found
-        best = tables.number(one["best_mean"], 1) + (
-            "" if one["best_half_width"] is None else f" ± {one['best_half_width']:.1f}"
-        )
-        short = f"not reached ({one['reached']} of {one['runs']})"
-        shown.append(
-            {
-                "method": look(one["method"]).name,
-                "runs": f"{one['runs']} ({one['diverged']})",
-                "best": best,
-                "epochs": short if one["epochs_to_target"] is None else f"{one['epochs_to_target']:.1f}",
-                "throughput": "–" if one["throughput_over_gpipe"] is None else f"{one['throughput_over_gpipe']:.2f}×",
-                "time": "–" if one["time_to_target"] is None else f"{one['time_to_target']:,.0f}",
-                "speedup": "–" if one["speedup_over_gpipe"] is None else f"{one['speedup_over_gpipe']:.2f}×",
-                "memory": tables.number(one["memory_W"], 2),
-                "published": "; ".join(map(published.shown, found)) or "–",
-            }
-        )
-    metric = {"accuracy": "accuracy (%)", "bleu": "BLEU"}[rows[0].metric]
+    table, metric = select.labelled(rows, numbers(rows)), metric_of(rows)
+    entries = published_of(table)
+    lines = [
+        {
+            **cells(one, metric),
+            "epochs": f"not reached ({one['reached']} of {one['runs']})"
+            if one["epochs_to_target"] is None
+            else f"{one['epochs_to_target']:.1f}",
+            "throughput": _or_dash(one["throughput_over_gpipe"], "{:.2f}×"),
+            "time": _or_dash(one["time_to_target"], "{:,.0f}"),
+            "speedup": _or_dash(one["speedup_over_gpipe"], "{:.2f}×"),
+            "memory": _or_dash(one["memory_W"], "{:.2f}"),
+        }
+        for one in table
+    ]
     sizes = "; ".join(f"P = {p}, N = {n}" for p, n in sorted({(row.stages, row.microbatches) for row in rows}))
-    target = table[0]["target"]
+    target, sign = table[0]["target"], "less" if metric.higher_is_better else "plus"
     notes = [
-        f"Scale {rows[0].scale}, {sizes}; best {metric} of the evaluations after each epoch: mean ± half width "
+        f"Scale {rows[0].scale}, {sizes}; best {metric.axis} of the evaluations after each epoch: mean ± half width "
         "of the 95 % interval over seeds (Student's t); diverged runs are counted, not averaged.",
         "No target: no synchronous run finished."
         if target is None
-        else f"Target: {target:.2f}, synchronous mean best less {MARGIN[rows[0].metric]} (our choice).",
+        else f"Target: {target:.2f}, synchronous mean best {sign} {metric.margin} (our choice).",
         "Modelled time in asynchronous steps: a synchronous or warm-up step costs (N+P-1)/N, any other 1. "
         "Memory by the model: stages of equal size, no gradients, no activations.",
         *_subset_notes(rows),
@@ -141,14 +124,11 @@ def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
     ]
     if entries:
         notes.append("The published runs are the paper's own models and lengths; ours are those of the scale above.")
-    return tables.save(
-        out_stem,
-        f"End to end, {task}",
-        COLUMNS,
-        shown,
-        notes,
-        numbers=[{"task": task, "scale": rows[0].scale, **one} for one in table],
-    )
+    return tables.save(out_stem, f"End to end, {task}", COLUMNS, lines, notes, table)
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
 
 
 def _subset_notes(rows: Sequence[RunRow]) -> list[str]:

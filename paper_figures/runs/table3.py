@@ -9,11 +9,11 @@ from typing import Any
 from paper_figures import tables
 from paper_figures.runs import select
 from paper_figures.runs.ablation import missing
-from paper_figures.style import in_order, look
+from paper_figures.runs.groups import best_by_seed, by_method, cells, counted, finished, metric_of, published_of
 from pipemare_exp import methods
 from pipemare_exp.analysis import published
-from pipemare_exp.analysis.rows import RunRow
-from pipemare_exp.analysis.statistics import mean_with_interval, paired_difference, verdict
+from pipemare_exp.analysis.row import RunRow
+from pipemare_exp.analysis.statistics import mean_with_interval, paired_difference, shown, verdict
 
 __all__ = ["draw", "missing", "numbers"]
 COLUMNS = [
@@ -28,36 +28,25 @@ COLUMNS = [
 ]
 
 
-def _best(rows: Sequence[RunRow]) -> dict[int, float]:
-    """Best metric by seed of the finished runs."""
-    return {row.seed: row.best for row in rows if row.outcome == "finished" and row.best is not None}
-
-
 def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     """One dict a method: n, diverged, mean and half width of best and last, paired difference, verdict."""
-    synchronous = _best([row for row in rows if row.synchronous])
+    metric = metric_of(rows)
+    synchronous = best_by_seed([row for row in rows if row.synchronous])
     table = []
-    for label in in_order(row.method for row in rows):
-        group = [row for row in rows if row.method == label]
-        finished = [row for row in group if row.outcome == "finished"]
-        best = mean_with_interval(list(_best(group).values()))
-        last = mean_with_interval([row.last for row in finished if row.last is not None])
-        test = mean_with_interval([row.test_score for row in finished if row.test_score is not None])
-        gap = paired_difference(_best(group), synchronous)
+    for label, group in by_method(rows):
+        last = mean_with_interval([row.last for row in finished(group) if row.last is not None])
+        test = mean_with_interval([row.test_score for row in finished(group) if row.test_score is not None])
+        gap = paired_difference(best_by_seed(group), synchronous)
         words = (
             "the reference"
             if methods.synchronous(label)
             else "diverged"
-            if not finished
-            else ("no synchronous run" if not synchronous else verdict(gap))
+            if not finished(group)
+            else ("no synchronous run" if not synchronous else verdict(gap, metric))
         )
         table.append(
             {
-                "method": label,
-                "runs": len(group),
-                "diverged": len(group) - len(finished),
-                "best_mean": best.mean,
-                "best_half_width": best.half_width,
+                **counted(label, group),
                 "last_mean": last.mean,
                 "last_half_width": last.half_width,
                 "test_mean": test.mean,
@@ -71,48 +60,27 @@ def numbers(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     return table
 
 
-def draw(runs: Sequence[Any], task: str, out_stem: Path) -> list[Path]:
+def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
     """All methods that the runs hold; the synchronous ones are the reference."""
     rows = select.for_drawing(runs, task, "ablation")
-    table = numbers(rows)
-    entries: list[dict[str, Any]] = []
-    shown = []
-    for one in table:
-        found = published.best_of(task, one["method"])
-        entries += found
-
-        def pair(name: str, one: dict[str, Any] = one, sign: str = "") -> str:
-            mean, half = one[f"{name}_mean" if name != "difference" else name], one[f"{name}_half_width"]
-            if mean is None:
-                return "–"
-            return f"{mean:{sign}.1f}" + ("" if half is None else f" ± {half:.1f}")
-
-        shown.append(
-            {
-                "method": look(one["method"]).name,
-                "runs": f"{one['runs']} ({one['diverged']})",
-                "best": pair("best"),
-                "last": pair("last"),
-                "difference": pair("difference", sign="+"),
-                "test": pair("test"),
-                "verdict": one["verdict"],
-                "published": "; ".join(map(published.shown, found)) or "–",
-            }
-        )
-    tested = any(one["test_mean"] is not None for one in table)
-    about_test = "Test: BLEU of the test set with the final weights; best and last are of the validation set."
-    notes = [
-        f"Scale {rows[0].scale}; metric: {rows[0].metric} in percent after each epoch; mean ± half width of "
-        "the 95 % interval over seeds (Student's t), differences paired by seed; diverged runs are counted, not "
-        "averaged.",
-        *([about_test] if tested else []),
-        *published.sources_note(entries),
+    table, metric = select.labelled(rows, numbers(rows)), metric_of(rows)
+    lines = [
+        {
+            **cells(one, metric),
+            "last": shown(one["last_mean"], one["last_half_width"], metric.digits),
+            "difference": shown(one["difference"], one["difference_half_width"], metric.digits, sign="+"),
+            "test": shown(one["test_mean"], one["test_half_width"], metric.digits),
+            "verdict": one["verdict"],
+        }
+        for one in table
     ]
-    return tables.save(
-        out_stem,
-        f"Ablation, {task}",
-        [column for column in COLUMNS if tested or column[0] != "test"],
-        shown,
-        notes,
-        numbers=[{"task": task, "scale": rows[0].scale, **one} for one in table],
-    )
+    tested = any(one["test_mean"] is not None for one in table)
+    about_test = f"Test: {metric.axis} of the test set with the final weights; best and last are of the validation set."
+    notes = [
+        f"Scale {rows[0].scale}; metric: {metric.named} after each epoch; mean ± half width of the 95 % interval over "
+        "seeds (Student's t), differences paired by seed; diverged runs are counted, not averaged.",
+        *([about_test] if tested else []),
+        *published.sources_note(published_of(table)),
+    ]
+    columns = [column for column in COLUMNS if tested or column[0] != "test"]
+    return tables.save(out_stem, f"Ablation, {task}", columns, lines, notes, table)

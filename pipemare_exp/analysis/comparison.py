@@ -16,13 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipemare_exp import methods
-from pipemare_exp.analysis.records import ENDED, Record
+from pipemare_exp import methods, metrics
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.analysis.statistics import Estimate, mean_with_interval, paired_difference, verdict
 from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.experiment.runs.folder import FINAL
+
+CUT = ("pipeline.stages", "pipeline.boundaries", "pipeline.slots", "pipeline.split", "pipeline.recompute")
+"""What the cut into stages decides. It changes no weight of a synchronous run."""
 
 
-def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[dict[str, Any]]:
+def compare(runs: Iterable[RunRow], task: str, interval: str = "t") -> list[dict[str, Any]]:
     """One row per scale, method and variant of a task, in the order of tables (`methods.place`).
 
     Keys: task, scale, method, variant (where there are several), n, outcomes, metric, best_mean, best_ci95,
@@ -31,11 +35,11 @@ def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[d
     what}, None where nothing was published), subset (of what data, if one). Where runs had a final test on data of its
     own: test_mean, test_ci95, and test_difference as difference is.
     """
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        if record.task == task:
-            key = json.dumps(record.settings, sort_keys=True)
-            groups.setdefault((str(record.scale), str(record.method), key), []).append(record)
+    groups: dict[tuple[str, str, str], list[RunRow]] = {}
+    for run in runs:
+        if run.task == task:
+            key = json.dumps(run.settings, sort_keys=True)
+            groups.setdefault((run.scale, run.method, key), []).append(run)
     ordered = sorted(groups, key=lambda key: (key[0], methods.place(key[1]), key[2]))
     rows = []
     for scale, method, key in ordered:
@@ -48,26 +52,26 @@ def compare(records: Iterable[Record], task: str, interval: str = "t") -> list[d
 
 def _row(
     task: str,
-    group: Sequence[Record],
+    group: Sequence[RunRow],
     variant: str | None,
-    references: Sequence[Sequence[Record]],
+    references: Sequence[Sequence[RunRow]],
     interval: str,
 ) -> dict[str, Any]:
-    outcomes = Counter(record.outcome for record in group)
-    finished = [record for record in group if record.outcome == "finished"]
+    outcomes = Counter(run.outcome for run in group)
+    finished = [run for run in group if run.outcome == "finished"]
     best = mean_with_interval([r.best for r in finished if r.best is not None], interval=interval)
     last = mean_with_interval([r.last for r in finished if r.last is not None], interval=interval)
-    test = mean_with_interval([r.test for r in finished if r.test is not None], interval=interval)
+    test = mean_with_interval([r.test_score for r in finished if r.test_score is not None], interval=interval)
     difference, words = _difference(group, references, interval)
-    subset = "; ".join(sorted({f"{key}: {text}" for record in group for key, text in record.notes.items()}))
+    subset = "; ".join(sorted({f"{key}: {text}" for run in group for key, text in run.notes.items()}))
     return {
         "task": task,
         "scale": group[0].scale,
         "method": group[0].method,
         **({"variant": variant} if variant else {}),
-        "n": sum(outcomes[outcome] for outcome in ENDED),
+        "n": sum(outcomes[outcome] for outcome in FINAL),
         "outcomes": dict(sorted(outcomes.items())),
-        "metric": next((record.metric for record in group if record.metric), None),
+        "metric": next((run.metric for run in group if run.metric), None),
         "best_mean": best.mean,
         "best_ci95": best.half_width,
         "last_mean": last.mean,
@@ -75,7 +79,7 @@ def _row(
         "difference": _as_json(difference),
         **({} if test.mean is None else _tested(test, group, references, interval)),
         "verdict": words,
-        "published": published_best(task, str(group[0].method)),
+        "published": published_best(task, group[0].method),
         **({"subset": subset} if subset else {}),
     }
 
@@ -87,10 +91,10 @@ def _as_json(difference: Estimate | None) -> dict[str, Any] | None:
 
 
 def _tested(
-    test: Estimate, group: Sequence[Record], references: Sequence[Sequence[Record]], interval: str
+    test: Estimate, group: Sequence[RunRow], references: Sequence[Sequence[RunRow]], interval: str
 ) -> dict[str, Any]:
     """What the final test gave, and its paired difference from the synchronous runs'."""
-    reference = None if methods.synchronous(str(group[0].method)) else _reference(group[0], references)
+    reference = None if group[0].synchronous else _reference(group[0], references)
     difference = reference and paired_difference(_by_seed(group, _test), _by_seed(reference, _test), interval=interval)
     known = difference if difference and difference.n else None
     return {"test_mean": test.mean, "test_ci95": test.half_width, "test_difference": _as_json(known)}
@@ -115,7 +119,7 @@ def _note(entry: Mapping[str, Any]) -> str:
     return f"; {entry['note']}" if entry.get("note") else ""
 
 
-def _variant(group: Sequence[Record], rivals: Sequence[Sequence[Record]]) -> str | None:
+def _variant(group: Sequence[RunRow], rivals: Sequence[Sequence[RunRow]]) -> str | None:
     """The settings in which a group differs from the other groups of its method: "optimizer.rate=0.1"."""
     every = [other[0].settings for other in rivals]
     if len(every) < 2:
@@ -129,48 +133,67 @@ def _variant(group: Sequence[Record], rivals: Sequence[Sequence[Record]]) -> str
 
 
 def _difference(
-    group: Sequence[Record], references: Sequence[Sequence[Record]], interval: str
+    group: Sequence[RunRow], references: Sequence[Sequence[RunRow]], interval: str
 ) -> tuple[Estimate | None, str]:
     """The paired difference of the last metric from the synchronous runs, and what it allows one to say."""
-    ended = [record for record in group if record.outcome in ENDED]
-    diverged = sum(record.outcome == "diverged" for record in ended)
+    ended = [run for run in group if run.ended]
+    diverged = sum(run.outcome == "diverged" for run in ended)
     if not ended:
         return None, "no result yet"
     tail = f"diverged {diverged} of {len(ended)}" if diverged else ""
     if diverged == len(ended):
         return None, tail
-    if methods.synchronous(str(group[0].method)):
+    if group[0].synchronous:
         return None, "; ".join(filter(None, ["the reference", tail]))
     reference = _reference(group[0], references)
     if reference is None:
-        why = "no synchronous run" if not references else "no synchronous run with these settings"
-        return None, "; ".join(filter(None, [why, tail]))
+        return None, "; ".join(filter(None, [_no_reference(group[0], references), tail]))
     difference = paired_difference(_by_seed(group, _last), _by_seed(reference, _last), interval=interval)
-    return difference, "; ".join(filter(None, [verdict(difference), tail]))
+    return difference, "; ".join(filter(None, [verdict(difference, metrics.of(ended[0].metric)), tail]))
 
 
-def _reference(record: Record, references: Sequence[Sequence[Record]]) -> Sequence[Record] | None:
-    """The synchronous runs to compare with: the only ones, or those of the same settings."""
+def _reference(run: RunRow, references: Sequence[Sequence[RunRow]]) -> Sequence[RunRow] | None:
+    """The synchronous runs of the same settings, those of the same cut before others; None where there are none.
 
-    def rest(one: Record) -> dict[str, str]:
-        return {k: v for k, v in one.settings.items() if not k.startswith(("method.", "pipeline.slots"))}
-
-    if len(references) == 1:
-        return references[0]
-    return next((group for group in references if rest(group[0]) == rest(record)), None)
+    The method's own settings need not agree, nor the cut: a synchronous run has the same weights in any.
+    """
+    fitting = [group for group in references if not _differing(run, group[0])]
+    return min(fitting, key=lambda group: len(_differing(run, group[0], but=())), default=None)
 
 
-def _last(record: Record) -> float | None:
-    return record.last
+def _differing(run: RunRow, reference: RunRow, but: tuple[str, ...] = CUT) -> list[str]:
+    """The settings, but the method's own and those of `but`, that the two do not share."""
+    names = sorted({*run.settings, *reference.settings} - set(but))
+    return [
+        name
+        for name in names
+        if not name.startswith("method.") and run.settings.get(name) != reference.settings.get(name)
+    ]
 
 
-def _test(record: Record) -> float | None:
-    return record.test
+def _no_reference(run: RunRow, references: Sequence[Sequence[RunRow]]) -> str:
+    """Why there is nothing to compare with: the settings in which the nearest synchronous runs differ."""
+    if not references:
+        return "no synchronous run"
+    nearest = min((group[0] for group in references), key=lambda one: len(_differing(run, one)))
+    told = [
+        f"{name} {nearest.settings.get(name, 'unset')}, here {run.settings.get(name, 'unset')}"
+        for name in _differing(run, nearest)
+    ]
+    return f"no synchronous run with these settings ({'; '.join(told)})"
 
 
-def _by_seed(group: Sequence[Record], score: Callable[[Record], float | None]) -> dict[int, float]:
-    scores = [(record.seed, score(record)) for record in group if record.outcome == "finished"]
-    return {seed: value for seed, value in scores if seed is not None and value is not None}
+def _last(run: RunRow) -> float | None:
+    return run.last
+
+
+def _test(run: RunRow) -> float | None:
+    return run.test_score
+
+
+def _by_seed(group: Sequence[RunRow], score: Callable[[RunRow], float | None]) -> dict[int, float]:
+    scores = [(run.seed, score(run)) for run in group if run.outcome == "finished"]
+    return {seed: value for seed, value in scores if value is not None}
 
 
 def tasks() -> tuple[str, ...]:

@@ -5,81 +5,200 @@ Only what a run logged is in a row: a value that a run has not logged is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pipemare_exp import methods
-from pipemare_exp.analysis.records import ENDED, settings_of, test_score
+from pipemare_exp import methods, metrics
+from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.config.flat import flatten
+from pipemare_exp.experiment.config.identity import NOT_IDENTITY
+from pipemare_exp.experiment.runs.folder import FINAL, Run
 
+DAMAGED = "damaged"
+"""The outcome of a run whose folder cannot be read."""
 _PATHS = ("runs=", "data.root=", "tracking.uri=", "--runs=")
+_SHOWN = (
+    *("name", "task", "scale", "method", "seed", "outcome"),
+    *("step", "metric", "best", "last", "test_score", "seconds"),
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run: who it is, what it was told, what came out, and what made it."""
+    """One run. `value` in `evals`, `best` and `last` are of `metric`, in its unit.
 
-    identity: str
+    `best` and `last` of a run without a result are those of its evaluations until now. `problem` is the error of a
+    failed run, and why a damaged one cannot be read; of a damaged one, only name, outcome and problem mean anything.
+    """
+
+    identity: str = ""
     name: str
-    task: str
-    scale: str
-    method: str
-    seed: int
-    overrides: list[str]
+    task: str = ""
+    scale: str = ""
+    method: str = ""
+    seed: int = 0
+    overrides: list[str] = field(default_factory=list)
     outcome: str
-    metric: str
-    best: float | None
-    last: float | None
-    test: dict[str, Any] | None
-    step: int | None
-    epoch: int | None
-    epochs: int | None
-    seconds: float | None
-    model: str | None
-    stages: int | None
-    microbatches: int | None
-    slots: str | None
-    optimizer: str | None
-    rate: float | None
-    lr_rescheduling_steps: int | None
-    decay: float | None
-    warmup_steps: int | None
-    segment: int | None
-    delay_scale: float | None
-    settings: dict[str, str]
-    notes: dict[str, Any]
-    command: str | None
-    commit: str | None
-    dirty: bool | None
-    created: str | None
-    versions: dict[str, Any]
-    machine: dict[str, Any]
+    metric: str = ""
+    best: float | None = None
+    last: float | None = None
+    test: dict[str, Any] | None = None
+    step: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    seconds: float | None = None
+    model: str | None = None
+    stages: int | None = None
+    microbatches: int | None = None
+    slots: str | None = None
+    optimizer: str | None = None
+    rate: float | None = None
+    lr_rescheduling_steps: int | None = None
+    decay: float | None = None
+    warmup_steps: int | None = None
+    segment: int | None = None
+    delay_scale: float | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    command: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    created: str | None = None
+    versions: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
     evals: list[dict[str, Any]] = field(default_factory=list)
+    problem: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric or self.ended:
+            metrics.of(self.metric)  # refuses what nothing could be said of
 
     @property
     def ended(self) -> bool:
         """Whether the run came to a result: it finished, or it diverged."""
-        return self.outcome in ENDED
-
-    @property
-    def test_score(self) -> float | None:
-        """Percent of the final test, None where the task has none beside its evaluations."""
-        return test_score(self.test)
+        return self.outcome in FINAL
 
     @property
     def synchronous(self) -> bool:
         """Whether every step of this run flushes the pipeline."""
         return methods.synchronous(self.method)
 
-    def curve(self) -> tuple[list[int], list[float]]:
-        """(finished epochs, metric in percent) of the evaluations, without those that are not finite."""
-        points = [(row["epoch"], row["value"]) for row in self.evals if _finite(row["value"])]
-        return [epoch for epoch, _ in points], [value for _, value in points]
+    @property
+    def test_score(self) -> float | None:
+        """The score of the final test, None where the task has none beside its evaluations."""
+        key = metrics.of(self.metric).test if self.metric else None
+        return _finite(self.test.get(key)) if self.test and key else None
+
+    @property
+    def finite_evals(self) -> list[dict[str, Any]]:
+        """The evaluations whose value is a finite number."""
+        return [one for one in self.evals if _finite(one["value"]) is not None]
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `pipemare runs --json`; `problem` only where there is one."""
+        known = ("name", "outcome") if self.outcome == DAMAGED else _SHOWN
+        shown = {key.removesuffix("_score"): getattr(self, key) if key in known else None for key in _SHOWN}
+        shown["metric"] = shown["metric"] or None
+        return shown | ({"problem": self.problem} if self.problem else {})
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < float("inf")
+def from_run(run: Run) -> RunRow:
+    """The row of a run folder; a torn or missing file makes it a damaged one, never an exception."""
+    try:
+        return _read(run)
+    except Exception as error:  # what a crash or a hand may have left in the files is without limit
+        text = next(iter(str(error).strip().splitlines()), "")
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        return RunRow(name=run.name, outcome=DAMAGED, problem=f"{kind}{text}")
+
+
+def _read(run: Run) -> RunRow:
+    config, outcome, meta, status = run.config, run.outcome, run.meta, run.status
+    if "task" not in config or "method" not in config:
+        raise UserError("config.yaml holds no whole configuration")
+    if outcome in FINAL and not run.result:
+        raise UserError(f"status.json says {outcome}, but result.json is missing")
+    logged = run.metrics("eval")
+    result = run.result or {}
+    metric = result.get("metric") or meta.get("metric") or _metric_of(logged)
+    evals = [
+        {
+            "step": row["step"],
+            "epoch": row["epoch"],
+            "split": row.get("split"),
+            "loss": row.get("loss"),
+            "value": row.get(metric),
+            "seconds": row.get("seconds"),
+        }
+        for row in logged
+    ]
+    result = result or _so_far(metric, evals)
+    return RunRow(
+        identity=result.get("config_hash") or run.name.rsplit("-", 1)[-1],
+        name=run.name,
+        task=config["task"]["name"],
+        scale=config["scale"],
+        method=config["method"]["label"],
+        seed=config["seed"],
+        overrides=[one for one in run.overrides if not one.startswith(_PATHS)],
+        outcome=outcome,
+        metric=metric,
+        best=_finite(result.get("best")),
+        last=_finite(result.get("last")),
+        test=result.get("test"),
+        step=result.get("step", status.get("step")),
+        epoch=result.get("epoch"),
+        epochs=config.get("epochs"),
+        seconds=_finite(result.get("seconds")),
+        model=_dig(config, "model", "name"),
+        stages=_stages(config),
+        microbatches=_dig(config, "pipeline", "microbatches"),
+        slots=_dig(config, "pipeline", "slots"),
+        optimizer=_dig(config, "optimizer", "name"),
+        rate=_dig(config, "optimizer", "rate"),
+        lr_rescheduling_steps=_part(config, "lr_rescheduling", "steps"),
+        decay=_part(config, "discrepancy_correction", "decay"),
+        warmup_steps=_part(config, "sync_warmup", "steps"),
+        segment=_dig(config, "pipeline", "recompute"),
+        delay_scale=_dig(config, "method", "delay_scale"),
+        settings=settings_of(config),
+        notes=dict(meta.get("notes") or {}),
+        command=_without_paths(meta.get("command")),
+        commit=meta.get("commit"),
+        dirty=meta.get("dirty"),
+        created=meta.get("created"),
+        versions=dict(meta.get("versions") or {}),
+        machine=dict(meta.get("machine") or {}),
+        evals=evals,
+        problem=status.get("error") if outcome == "failed" else None,
+    )
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The flattened settings that tell two variants apart: those of the run's identity but the seed."""
+    neutral = {"seed", *NOT_IDENTITY}
+    prefixes = tuple(f"{name}." for name in neutral)
+    flat = flatten(config)
+    return {k: text for k, text in flat.items() if text != "null" and k not in neutral and not k.startswith(prefixes)}
+
+
+def _metric_of(logged: list[dict[str, Any]]) -> str:
+    """The metric of which evaluations hold a value, "" where there is none."""
+    return next((name for name in metrics.METRICS for row in logged if name in row), "")
+
+
+def _so_far(metric: str, evals: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a result would say of the evaluations that a run without one has had until now."""
+    values = [one["value"] for one in evals if _finite(one["value"]) is not None]
+    if not values:
+        return {}
+    return {"best": metrics.of(metric).best(values), "last": values[-1], "seconds": evals[-1]["seconds"]}
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _dig(tree: Any, *keys: str) -> Any:
@@ -102,72 +221,6 @@ def _part(config: Mapping[str, Any], part: str, number: str) -> Any:
     return _dig(config, "method", part, number) if _dig(config, "method", part, "enabled") else None
 
 
-def from_run(run: Any) -> RunRow:
-    """The row of one `pipemare_exp.experiment.runs.folder.Run`."""
-    config, meta = run.config, run.meta or {}
-    result = run.result or {}
-    metric = result.get("metric") or meta.get("metric") or _metric_of(run)
-    evals = [
-        {
-            "step": row["step"],
-            "epoch": row["epoch"],
-            "split": row.get("split"),
-            "loss": row.get("loss"),
-            "value": row.get(metric),
-            "seconds": row.get("seconds"),
-        }
-        for row in run.metrics("eval")
-    ]
-    settings = {key: text for key, text in settings_of(config).items() if key != "seed"}
-    return RunRow(
-        identity=result.get("config_hash") or Path(run.path).name.rsplit("-", 1)[-1],
-        name=Path(run.path).name,
-        task=_dig(config, "task", "name"),
-        scale=config["scale"],
-        method=_dig(config, "method", "label"),
-        seed=config["seed"],
-        overrides=[one for one in run.overrides if not one.startswith(_PATHS)],
-        outcome=run.outcome,
-        metric=metric,
-        best=result.get("best"),
-        last=result.get("last"),
-        test=result.get("test"),
-        step=result.get("step"),
-        epoch=result.get("epoch"),
-        epochs=config.get("epochs"),
-        seconds=result.get("seconds"),
-        model=_dig(config, "model", "name"),
-        stages=_stages(config),
-        microbatches=_dig(config, "pipeline", "microbatches"),
-        slots=_dig(config, "pipeline", "slots"),
-        optimizer=_dig(config, "optimizer", "name"),
-        rate=_dig(config, "optimizer", "rate"),
-        lr_rescheduling_steps=_part(config, "lr_rescheduling", "steps"),
-        decay=_part(config, "discrepancy_correction", "decay"),
-        warmup_steps=_part(config, "sync_warmup", "steps"),
-        segment=_dig(config, "pipeline", "recompute"),
-        delay_scale=_dig(config, "method", "delay_scale"),
-        settings=settings,
-        notes=dict(meta.get("notes") or {}),
-        command=_without_paths(meta.get("command")),
-        commit=meta.get("commit"),
-        dirty=meta.get("dirty"),
-        created=meta.get("created"),
-        versions=dict(meta.get("versions") or {}),
-        machine=dict(meta.get("machine") or {}),
-        evals=evals,
-    )
-
-
-def _metric_of(run: Any) -> str:
-    """The metric of a run without a result: the one of its evaluations, else that of its kind of task."""
-    for row in run.metrics("eval"):
-        for name in ("accuracy", "bleu"):
-            if name in row:
-                return name
-    return "accuracy" if _dig(run.config, "task", "name") in ("digits", "cifar10") else "bleu"
-
-
 def _without_paths(command: str | None) -> str | None:
     """The command less the places on one machine, which no reader of the rows has."""
     if command is None:
@@ -179,8 +232,3 @@ def _without_paths(command: str | None) -> str | None:
         if not word.startswith(_PATHS) and word != "--runs" and before != "--runs"
     ]
     return " ".join(kept)
-
-
-def as_rows(runs: Iterable[Any]) -> list[RunRow]:
-    """Rows of `runs`, which may be rows already."""
-    return [run if isinstance(run, RunRow) else from_run(run) for run in runs]

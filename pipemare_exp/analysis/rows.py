@@ -2,7 +2,8 @@
 
 A folder of committed rows holds two files:
 
-- `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals`; lists and objects are JSON.
+- `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals` and `problem`; lists and objects are
+  JSON.
 - `metrics.csv`: one row per evaluation, keyed by `identity` (and `name`: a copied run keeps its identity).
 
 `write` makes them from rows, `read` reads a folder of either kind. A value that a run has not logged is an empty cell.
@@ -12,20 +13,19 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from paper_figures.style import write_csv
-from pipemare_exp.analysis.row import RunRow, as_rows, from_run
+from pipemare_exp.analysis.csv import write_csv
+from pipemare_exp.analysis.row import DAMAGED, RunRow, from_run
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.runs.folder import find_runs
 
-__all__ = ["RunRow", "as_rows", "committed", "from_run", "read", "read_committed", "write"]
 RUNS_FILE = "runs.csv"
 METRICS_FILE = "metrics.csv"
-_SCALARS = [one.name for one in fields(RunRow) if one.name != "evals"]
+COLUMNS = [one.name for one in fields(RunRow) if one.name not in ("evals", "problem")]
 _JSON = {"overrides", "test", "settings", "notes", "versions", "machine"}
 _INTEGERS = {
     "seed",
@@ -47,7 +47,7 @@ def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
     table = [
         {
             name: json.dumps(getattr(row, name), sort_keys=True) if name in _JSON else _exact(getattr(row, name))
-            for name in _SCALARS
+            for name in COLUMNS
         }
         for row in rows
     ]
@@ -58,7 +58,7 @@ def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
     ]
     head = {"identity": None, "name": None, "step": None}
     return [
-        write_csv(folder / RUNS_FILE, table or [dict.fromkeys(_SCALARS)]),
+        write_csv(folder / RUNS_FILE, table or [dict.fromkeys(COLUMNS)]),
         write_csv(folder / METRICS_FILE, metrics or [head]),
     ]
 
@@ -99,7 +99,7 @@ def read_committed(folder: Path) -> list[RunRow]:
         with (folder / RUNS_FILE).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.DictReader(file) if line["name"]]
         return [
-            RunRow(**{name: _cell(name, line[name]) for name in _SCALARS}, evals=evals.get(line["name"], []))
+            RunRow(**{name: _cell(name, line[name]) for name in COLUMNS}, evals=evals.get(line["name"], []))
             for line in lines
         ]
     except (OSError, KeyError, TypeError, ValueError) as problem:
@@ -117,21 +117,19 @@ def committed(folder: Path) -> list[Path]:
 
 
 def read(folder: Path) -> list[RunRow]:
-    """The rows of a folder: of its `runs.csv` where it has one, else of the run directories in it.
+    """The rows of a folder, by name: of its committed files where it has some, else of the run directories in it.
 
-    A folder that does not exist, or has neither, gives no rows: what then is missing is for the figures to
-    say.
+    A run that cannot be read is a damaged row. A folder that does not exist, or has neither, gives no rows: what then
+    is missing is for the reader to say.
     """
     folder = Path(folder)
     if places := committed(folder):
-        return [row for one in places for row in read_committed(one)]
-    from pipemare_exp.experiment.runs.folder import find_runs
+        rows = [row for one in places for row in read_committed(one)]
+    else:
+        rows = [from_run(run) for run in find_runs(folder)]
+    return sorted(rows, key=lambda row: row.name)
 
-    rows = []
-    for run in find_runs(folder):
-        try:
-            rows.append(from_run(run))
-        except (UserError, KeyError, TypeError, ValueError) as problem:
-            # One damaged run must not cost the figures of the others; `pipemare runs` lists it as damaged.
-            logging.getLogger(__name__).warning("%s is left out, it cannot be read: %s", run.path, problem)
-    return rows
+
+def damaged(rows: Sequence[RunRow]) -> list[str]:
+    """A line for each run that cannot be read and is left out: its name, and why."""
+    return [f"left out, damaged: {row.name}: {row.problem}" for row in rows if row.outcome == DAMAGED]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipemare_exp.metrics import Metric
+
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 
@@ -26,11 +28,12 @@ class Estimate:
     mean: float | None
     half_width: float | None
 
-    def __str__(self) -> str:
-        """`97.3 ± 0.4`, `97.3` from one value, `-` from none."""
-        if self.mean is None:
-            return "-"
-        return f"{self.mean:.1f}" + ("" if self.half_width is None else f" ± {self.half_width:.1f}")
+
+def shown(mean: float | None, half_width: float | None = None, digits: int = 1, sign: str = "", none: str = "–") -> str:
+    """`97.3 ± 0.4`, `97.3` without an interval, `none` without a mean; `sign` "+" shows the sign of a difference."""
+    if mean is None:
+        return none
+    return f"{mean:{sign}.{digits}f}" + ("" if half_width is None else f" ± {half_width:.{digits}f}")
 
 
 def mean_with_interval(values: Sequence[float], confidence: float = CONFIDENCE, *, interval: str = "t") -> Estimate:
@@ -125,8 +128,8 @@ def paired_difference(
     return mean_with_interval([treatment[seed] - reference[seed] for seed in seeds], interval=interval)
 
 
-def verdict(difference: Estimate) -> str:
-    """What the paired difference allows one to say, in words; higher is better.
+def verdict(difference: Estimate, metric: Metric) -> str:
+    """What the paired difference of a metric allows one to say, in words.
 
     One pair has no interval, so nothing is said of it; an interval that holds zero shows no difference.
     """
@@ -136,5 +139,5 @@ def verdict(difference: Estimate) -> str:
         return "one seed: no interval"
     if abs(difference.mean) <= difference.half_width:
         return "no difference shown"
-    word = "better" if difference.mean > 0 else "worse"
-    return f"{word} by {abs(difference.mean):.1f} ± {difference.half_width:.1f}"
+    word = "better" if metric.better(difference.mean, than=0.0) else "worse"
+    return f"{word} by {shown(abs(difference.mean), difference.half_width, metric.digits)}"

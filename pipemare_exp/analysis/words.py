@@ -1,18 +1,20 @@
-"""How a row of `report.compare` is put into words, in the terminal and on the page alike."""
+"""How a row of `comparison.compare` is put into words, in the terminal and on the page alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipemare_exp.analysis.records import ENDED
+from pipemare_exp import metrics
+from pipemare_exp.analysis import statistics
+from pipemare_exp.experiment.runs.folder import FINAL
 
 Row = Mapping[str, Any]
 
 
 def count(row: Row) -> str:
     """`3`, or `3 (+1 interrupted)` where runs have come to no result."""
-    rest = [f"{number} {name}" for name, number in row["outcomes"].items() if name not in ENDED]
+    rest = [f"{number} {name}" for name, number in row["outcomes"].items() if name not in FINAL]
     return str(row["n"]) + (f" (+{', '.join(rest)})" if rest else "")
 
 
@@ -24,17 +26,32 @@ def variant(row: Row) -> str:
     return row["variant"] if whole else ", ".join(short)
 
 
-def value(mean: float | None, half_width: float | None, form: str = ".1f") -> str:
-    """`97.3 ± 0.4`, `97.3` without an interval, `-` without a mean."""
-    if mean is None:
-        return "-"
-    return format(mean, form) + ("" if half_width is None else f" ± {half_width:.1f}")
+def value(metric: str | None, mean: float | None, half_width: float | None = None, sign: str = "") -> str:
+    """`97.3 ± 0.4`, `97.3` without an interval, `-` without a mean, with the digits of the metric of this name."""
+    digits = metrics.of(metric).digits if metric else 1
+    return statistics.shown(mean, half_width, digits, sign, none="-")
+
+
+def mean(row: Row, name: str) -> str:
+    """The mean of `best`, `last` or `test` with its interval."""
+    return value(row["metric"], row.get(f"{name}_mean"), row.get(f"{name}_ci95"))
+
+
+def difference(row: Row) -> str:
+    """The difference from the synchronous runs with its interval, `-` where there is none."""
+    found = row["difference"] or {"mean": None, "ci95": None}
+    return value(row["metric"], found["mean"], found["ci95"], sign="+")
 
 
 def published(row: Row) -> str:
     """`94.8 [D]`, the letters being those of `sources`; `-` where nothing was published."""
-    shown = [f"{one['value']:.1f} [{', '.join(_letters(one['source']))}]" for one in row["published"] or ()]
-    return "; ".join(shown) or "-"
+    return (
+        "; ".join(
+            f"{value(row['metric'], one['value'])} [{', '.join(_letters(one['source']))}]"
+            for one in row["published"] or ()
+        )
+        or "-"
+    )
 
 
 def _letters(source: str) -> list[str]:
@@ -54,6 +71,5 @@ def published_note(rows: Sequence[Row]) -> str:
 
 
 def metric(rows: Sequence[Row]) -> str:
-    """`accuracy in percent` or `BLEU`."""
-    name = next((row["metric"] for row in rows if row["metric"]), "metric")
-    return "BLEU" if name == "bleu" else f"{name} in percent"
+    """The metric of `rows` in words: `accuracy in percent`."""
+    return next((metrics.of(row["metric"]).title for row in rows if row["metric"]), "no metric yet")

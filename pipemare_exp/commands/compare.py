@@ -7,11 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from pipemare_exp.analysis import comparison as report
-from pipemare_exp.analysis import records, words
+from pipemare_exp.analysis import comparison, words
+from pipemare_exp.analysis import rows as run_rows
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs.folder import runs_root
 
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pipemare compare`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("task", metavar="TASK", help=", ".join(report.tasks()))
+    parser.add_argument("task", metavar="TASK", help=", ".join(comparison.tasks()))
     parser.add_argument("--runs", metavar="DIR", help="the folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--interval", default="t", choices=("t", "bootstrap"), help="kind of interval (default: t)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
@@ -46,26 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; UserError where there is no run of the task."""
     root = runs_root(args.runs)
-    rows, damaged = comparison(root, args.task, args.interval)
+    comparison.check_task(args.task)
+    found = run_rows.read(root)
+    rows = comparison.compare(found, args.task, args.interval)
+    if not rows:
+        raise UserError(f'no runs of task "{args.task}" under {root}; make some with `{maker(args.task)}`, or name '
+                        "another folder with --runs")  # fmt: skip
     if args.json:
         print(json.dumps(rows, indent=2))
         return 0
     show(rows)
-    for record in damaged:
-        print(f"left out, damaged: {record.name}: {record.problem}")
+    for line in run_rows.damaged(found):
+        print(line)
     return 0
-
-
-def comparison(root: Path, task: str, interval: str = "t") -> tuple[list[dict[str, Any]], list[records.Record]]:
-    """The rows of a task and the damaged run directories beside them."""
-    report.check_task(task)
-    found = records.collect(root)
-    rows = report.compare(found, task, interval)
-    if not rows:
-        raise UserError(
-            f'no runs of task "{task}" under {root}; make some with `{maker(task)}`, or name another folder with --runs'
-        )
-    return rows, [record for record in found if record.outcome == "damaged"]
 
 
 def maker(task: str) -> str:
@@ -104,20 +96,16 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 def _columns(part: Sequence[dict[str, Any]], narrow: bool) -> list[tuple[str, Callable[[dict[str, Any]], str]]]:
     """(heading, what stands there for a row) of the columns that `part` needs; `narrow`: without the least of them."""
 
-    def difference(row: dict[str, Any]) -> str:
-        found = row["difference"] or {"mean": None, "ci95": None}
-        return words.value(found["mean"], found["ci95"], "+.1f")
-
     varied, tested = any("variant" in row for row in part), any("test_mean" in row for row in part)
     columns: list[tuple[str, Callable[[dict[str, Any]], str] | None]] = [
         ("task", (lambda row: row["task"]) if len({row["task"] for row in part}) > 1 else None),
         ("method", lambda row: row["method"]),
         ("variant", words.variant if varied else None),
         ("n", words.count),
-        ("best", None if narrow and tested else lambda row: words.value(row["best_mean"], row["best_ci95"])),
-        ("last", lambda row: words.value(row["last_mean"], row["last_ci95"])),
-        ("minus\nsynchronous", difference),
-        ("test", (lambda row: words.value(row.get("test_mean"), row.get("test_ci95"))) if tested else None),
+        ("best", None if narrow and tested else lambda row: words.mean(row, "best")),
+        ("last", lambda row: words.mean(row, "last")),
+        ("minus\nsynchronous", words.difference),
+        ("test", (lambda row: words.mean(row, "test")) if tested else None),
         ("verdict", lambda row: row["verdict"]),
         ("published", words.published if any(row["published"] for row in part) else None),
     ]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipemare_exp.analysis import comparison as report
-from pipemare_exp.analysis import records
+from pipemare_exp.analysis import comparison, words
+from pipemare_exp.analysis.row import from_run
 from pipemare_exp.commands import compare
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs.folder import runs_root
@@ -88,10 +88,10 @@ def _conclude(tasks: Sequence[str], cells: Sequence[Cell], root: Path) -> None:
     """One table of the demo's own runs, and a figure for each task."""
     from paper_figures.runs.metric_over_epochs import draw
 
-    found = [records.read(cell.run) for cell in cells if cell.run.config]
-    compare.show([row for task in tasks for row in report.compare(found, task)])
+    found = [from_run(cell.run) for cell in cells if cell.run.config]
+    compare.show([row for task in tasks for row in comparison.compare(found, task)])
     for task in tasks:
-        ended = [cell.run for cell in cells if cell.done and cell.task == task]
+        ended = [row for row in found if row.ended and row.task == task]
         if ended:
             paths = draw(ended, task, root.parent / "demo" / f"{task}_over_epochs")
             print(f"figure: {', '.join(str(path) for path in paths)}")
@@ -160,10 +160,8 @@ class Display:
             return
         if id(cell) not in self._tasks:
             self._tasks[id(cell)] = self._bars.add_task(cell.title, total=cell.steps, note="")
-        evals = cell.run.metrics("eval")
-        metric = next((name for name in records.METRICS if evals and name in evals[-1]), None)
-        value = evals[-1][metric] if metric else None
-        note = "" if value is None else f"{metric} {value:.1f} %"
+        row = from_run(cell.run)
+        note = "" if row.last is None else f"{row.metric} {words.value(row.metric, row.last)} %"
         self._bars.update(self._tasks[id(cell)], completed=self._steps[id(cell)], note=note)
 
     def _tell(self, cell: Cell) -> None:
@@ -172,10 +170,10 @@ class Display:
         self._steps[id(cell)] = cell.steps
         if id(cell) in self._tasks:
             self._bars.remove_task(self._tasks.pop(id(cell)))
-        record = records.read(cell.run)
-        text = f"failed: {cell.error}" if cell.error else record.outcome
-        if record.outcome == "diverged":
-            text += f" at step {record.step}"
-        if record.outcome == "finished" and record.last is not None:
-            text += f", {record.metric} {record.last:.1f} % (best {record.best:.1f})"
+        row = from_run(cell.run)
+        text = f"failed: {cell.error}" if cell.error else row.outcome
+        if row.outcome == "diverged":
+            text += f" at step {row.step}"
+        if row.outcome == "finished" and row.last is not None:
+            text += f", {row.metric} {row.last:.1f} % (best {row.best:.1f})"
         self.console.print(f"{cell.title}: {text}, {cell.seconds:.0f} s", markup=False, highlight=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from pipemare_exp.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from paper_figures.registry import Entry
-    from pipemare_exp.analysis.rows import RunRow
+    from pipemare_exp.analysis.row import RunRow
 
 HELP = "make the figures and tables of the paper from logged runs, theory and costs"
 
@@ -32,37 +32,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pipemare figures`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="figures or tables, or families of them (default: all)"
-    )
+    add_choice(parser)
     parser.add_argument("--list", action="store_true", help="print one line a figure or table and make nothing")
-    parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and "
-                        "metrics.csv (default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="where to write (default: results/figures)")
-    parser.add_argument("--scale", help="only runs of this scale (default: every scale that has the runs)")
     parser.add_argument("--only", metavar="KEY=VALUE", action="append", default=[],
                         help="only runs with this setting (may be given several times)")  # fmt: skip
     parser.add_argument("--rows", metavar="DIR", help="write the runs as rows (runs.csv, metrics.csv) "
                         "into DIR and draw nothing")  # fmt: skip
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say which figures of which runs are meant; those of `pipemare report` too."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="figures or tables, or families of them (default: all)"
+    )
+    parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and "
+                        "metrics.csv (default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
+    parser.add_argument("--scale", help="only runs of this scale (default: every scale that has the runs)")
     parser.add_argument("--data", metavar="DIR", help="the data folder, for the heat map's cpusmall")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Make what was asked for; without names, all that is ready, and say what is skipped and why."""
+def choice(args: argparse.Namespace) -> tuple[list[Entry], Path]:
+    """The figures and the folder of runs that the arguments of `add_choice` mean; UserError where there is none."""
     import_figures()
     from paper_figures import registry
-    from paper_figures.runs import select
-    from pipemare_exp.analysis import rows
-    from pipemare_exp.experiment.runs.folder import project_root, runs_root
+    from pipemare_exp.experiment.runs.folder import runs_root
 
     if args.scale is not None and args.scale not in registry.SCALES:
         raise UserError(f'scale "{args.scale}"; allowed: {", ".join(registry.SCALES)}'
                         f"{suggest(args.scale, registry.SCALES)}")  # fmt: skip
-    entries = registry.find(args.names) if args.names else list(registry.ENTRIES)
     root = runs_root(args.runs)
+    entries = registry.find(args.names) if args.names else list(registry.ENTRIES)
     if args.runs and not root.is_dir():
         raise UserError(f"--runs {args.runs}: no such folder; give a folder of runs, or of runs.csv and metrics.csv")
-    logged = select.with_setting(rows.read(root), args.only)
+    return entries, root
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make what was asked for; without names, all that is ready, and say what is skipped and why."""
+    entries, root = choice(args)
+    from paper_figures.runs import select
+    from pipemare_exp.analysis import rows
+    from pipemare_exp.paths import project_root
+
+    found = rows.read(root)
+    for line in rows.damaged(found):
+        print(line, file=sys.stderr)
+    logged = select.with_setting(found, args.only)
     if args.scale:
         logged = [row for row in logged if row.scale == args.scale]
     if args.rows:

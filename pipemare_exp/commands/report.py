@@ -7,7 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.commands import figures
+from pipemare_exp.errors import UserError
 
 HELP = "make one HTML page with all tables and figures that are ready, and what stands behind them"
 
@@ -27,35 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pipemare report`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="figures or tables, or families of them (default: all)"
-    )
-    parser.add_argument("--runs", metavar="DIR", help="run directories, or a folder with runs.csv and "
-                        "metrics.csv (default: PIPEMARE_RUNS, else results/runs)")  # fmt: skip
-    parser.add_argument("--scale", help="only runs of this scale (default: every scale)")
+    figures.add_choice(parser)
     parser.add_argument("--out", metavar="FILE", help="the page (default: results/report.html)")
-    parser.add_argument("--data", metavar="DIR", help="the data folder, for the heat map's cpusmall")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page; what cannot be made yet is listed on it and is no error."""
-    from pipemare_exp.commands.figures import import_figures
-
-    import_figures()
-    from paper_figures import registry
+    entries, root = figures.choice(args)
     from pipemare_exp.data.cache import data_root
-    from pipemare_exp.experiment.runs.folder import runs_root
     from pipemare_exp.experiment.runs.writing import write_text
     from pipemare_exp.paths import project_root
     from pipemare_exp.report import page as report_page
 
-    if args.scale is not None and args.scale not in registry.SCALES:
-        raise UserError(f'scale "{args.scale}"; allowed: {", ".join(registry.SCALES)}'
-                        f"{suggest(args.scale, registry.SCALES)}")  # fmt: skip
-    entries = registry.find(args.names) if args.names else list(registry.ENTRIES)
-    root = runs_root(args.runs)
-    if args.runs and not root.is_dir():
-        raise UserError(f"--runs {args.runs}: no such folder; give a folder of runs, or of runs.csv and metrics.csv")
     out = Path(args.out) if args.out else project_root() / "results" / "report.html"
     if out.is_dir():
         raise UserError(f"--out {args.out}: a folder is there; name a file, such as {out / 'report.html'}")
@@ -80,6 +64,6 @@ def run(args: argparse.Namespace) -> int:
     except OSError as problem:
         raise UserError(f"cannot write {out} ({problem.strerror}); choose another file with --out FILE") from problem
     size = out.stat().st_size / 1e6
-    print(f"{out}: {len(page.records)} runs ({page.outcomes()}), {len(page.items)} figures and tables, "
+    print(f"{out}: {len(page.runs)} runs ({page.outcomes()}), {len(page.items)} figures and tables, "
           f"{len(page.missing)} not ready, {size:.1f} MB")  # fmt: skip
     return 0

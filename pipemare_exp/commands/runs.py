@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
-from pipemare_exp.analysis import comparison as report
-from pipemare_exp.analysis import records
+from pipemare_exp.analysis import comparison, rows, words
+from pipemare_exp.analysis.row import DAMAGED
 from pipemare_exp.experiment.runs.folder import runs_root
 
 HELP = "list the runs: outcome, step, best and last metric, time"
@@ -32,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List the runs; an empty folder is no error."""
     root = runs_root(args.runs)
-    found = records.collect(root)
+    found = rows.read(root)
     if args.task:
-        report.check_task(args.task)
-        found = [record for record in found if record.task in (args.task, None)]
+        comparison.check_task(args.task)
+        found = [row for row in found if row.task == args.task or row.outcome == DAMAGED]
     if args.json:
-        print(json.dumps([record.as_json() for record in found], indent=2))
+        print(json.dumps([row.as_json() for row in found], indent=2))
         return 0
     if not found:
         print(f"no runs under {root}; `pipemare demo` or `pipemare train task=digits method=pipemare` makes some")
@@ -51,16 +50,13 @@ def run(args: argparse.Namespace) -> int:
     table.add_column("outcome")
     for title in ("step", "best", "last", "test", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
-    for record in found:
-        table.add_row(escape(record.name), record.outcome, _number(record.step, "d"),
-                      *map(_number, (record.best, record.last, record.test, record.seconds)))  # fmt: skip
+    for row in found:
+        scores = [words.value(row.metric, value) for value in (row.best, row.last, row.test_score)]
+        step = "-" if row.step is None else str(row.step)
+        table.add_row(escape(row.name), row.outcome, step, *scores, words.value(None, row.seconds))
     console = Console()
     console.print(table)
-    for record in found:
-        if record.problem:
-            console.print(f"{escape(record.name)}: {escape(record.problem)}", style="yellow", soft_wrap=True)
+    for row in found:
+        if row.problem:
+            console.print(f"{escape(row.name)}: {escape(row.problem)}", style="yellow", soft_wrap=True)
     return 0
-
-
-def _number(value: Any, form: str = ".1f") -> str:
-    return "-" if value is None else format(value, form)

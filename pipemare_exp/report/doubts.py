@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipemare_exp import methods
-from pipemare_exp.analysis.records import Record
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis import words
+from pipemare_exp.analysis.row import RunRow
 
 FEW_SEEDS = 3
 """Below so many finished runs a group is named: two have an interval twelve standard errors wide, one has none."""
@@ -24,36 +24,36 @@ class Doubt:
     cases: list[str]
 
 
-def doubts(records: Sequence[Record], rows: Sequence[RunRow], compared: Sequence[dict[str, Any]]) -> list[Doubt]:
-    """All kinds, also those without a case. `compared`: the rows of `report.compare` of every task."""
+def doubts(rows: Sequence[RunRow], compared: Sequence[dict[str, Any]]) -> list[Doubt]:
+    """All kinds, also those without a case. `compared`: the rows of `comparison.compare` of every task."""
 
-    def runs(outcomes: Iterable[str], say: Callable[[Record], str]) -> list[str]:
-        return [f"{record.name}: {say(record)}" for record in records if record.outcome in outcomes]
+    def runs(outcomes: Iterable[str], say: Callable[[RunRow], str]) -> list[str]:
+        return [f"{row.name}: {say(row)}" for row in rows if row.outcome in outcomes]
 
     return [
         Doubt(
             "Diverged runs",
             "Counted in n and not averaged: the mean of the rest is that of the seeds which survived.",
             "No run diverged.",
-            runs(["diverged"], lambda record: f"at step {record.step}; best until then: {_percent(record.best)}"),
+            runs(["diverged"], lambda row: f"at step {row.step}; best until then: {_best(row)}"),
         ),
         Doubt(
             "Failed runs",
             "Ended by an error, so in no table and no figure.",
             "No run failed.",
-            runs(["failed"], lambda record: record.problem or "no error was recorded"),
+            runs(["failed"], lambda row: row.problem or "no error was recorded"),
         ),
         Doubt(
             "Interrupted runs, and runs not yet at their end",
             "In no figure; the command that made them goes on with them.",
             "No run is unfinished.",
-            runs(["interrupted", "running"], lambda record: f"{record.outcome} at step {record.step or 0}"),
+            runs(["interrupted", "running"], lambda row: f"{row.outcome} at step {row.step or 0}"),
         ),
         Doubt(
             "Damaged run folders",
             "They cannot be read and are left out of everything.",
             "No run folder is damaged.",
-            runs(["damaged"], lambda record: record.problem or "unreadable"),
+            runs(["damaged"], lambda row: row.problem or "unreadable"),
         ),
         Doubt(
             "Few seeds",
@@ -99,8 +99,8 @@ def doubts(records: Sequence[Record], rows: Sequence[RunRow], compared: Sequence
     ]
 
 
-def _percent(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.1f}"
+def _best(row: RunRow) -> str:
+    return "not measured" if row.best is None else words.value(row.metric, row.best)
 
 
 def _group(row: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paper_figures import tables
 from paper_figures.registry import Entry
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.row import RunRow
 
 MIME = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv", ".md": "text/markdown", ".tex": "text/x-tex"}
 LARGEST_SVG = 600_000  # bytes; above, the PNG is smaller and looks the same on a screen

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from paper_figures.registry import Entry
-from pipemare_exp.analysis import comparison as report
-from pipemare_exp.analysis import records as run_records
-from pipemare_exp.analysis import words as comparison_words
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis import comparison, rows, words
+from pipemare_exp.analysis.row import DAMAGED, RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs import provenance
 from pipemare_exp.report.doubts import doubts
@@ -56,8 +54,7 @@ class Page:
     command: str
     created: str
     maker: dict[str, Any]
-    records: list[run_records.Record]
-    rows: list[RunRow]
+    runs: list[RunRow]
     compared: list[dict[str, Any]]
     items: list[Item]
     missing: list[Missing]
@@ -76,32 +73,32 @@ class Page:
         )
         return templates.get_template("report.html").render(
             page=self,
-            words=comparison_words,
-            doubts=doubts(self.records, self.rows, self.compared),
-            environments=environments(self.rows),
+            words=words,
+            doubts=doubts(self.runs, self.compared),
+            environments=environments(self.runs),
             comparisons=self.comparisons(),
-            rows_by_name={row.name: row for row in self.rows},
         )
 
     def comparisons(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """(title, rows of `report.compare`) for every task and scale with runs."""
+        """(title, rows of `comparison.compare`) for every task and scale with runs."""
         places: dict[str, list[dict[str, Any]]] = {}
         for row in self.compared:
             places.setdefault(f"{row['task']}, scale {row['scale']}", []).append(row)
-        return [(f"{place}: {comparison_words.metric(rows)}", rows) for place, rows in places.items()]
+        return [(f"{place}: {words.metric(group)}", group) for place, group in places.items()]
 
     def outcomes(self) -> str:
         """`12 finished, 2 diverged`."""
-        names = [record.outcome for record in self.records]
-        known = ("finished", "diverged", "running", "interrupted", "failed", "damaged")
+        names = [run.outcome for run in self.runs]
+        known = ("finished", "diverged", "running", "interrupted", "failed", DAMAGED)
         return ", ".join(f"{names.count(name)} {name}" for name in known if name in names) or "none"
 
 
-def environments(rows: Sequence[RunRow]) -> list[Environment]:
+def environments(runs: Sequence[RunRow]) -> list[Environment]:
     """The runs by versions and machine, the most used first."""
     found: dict[str, list[RunRow]] = {}
-    for row in rows:
-        found.setdefault(json.dumps([row.versions, row.machine], sort_keys=True), []).append(row)
+    for run in runs:
+        if run.outcome != DAMAGED:
+            found.setdefault(json.dumps([run.versions, run.machine], sort_keys=True), []).append(run)
     groups = sorted(found.values(), key=len, reverse=True)
     return [Environment(group[0].versions, group[0].machine, group) for group in groups]
 
@@ -122,23 +119,20 @@ def build(
     `shown_root` and `command` are what the page says of where the runs are and what made it; `asked` is added to the
     commands of figures. `say` hears the name of each figure before it is drawn.
     """
-    from pipemare_exp.analysis import rows as run_rows
-
-    records = [one for one in run_records.collect(root) if scale in (None, one.scale) or one.outcome == "damaged"]
-    rows = [row for row in run_rows.read(root) if scale in (None, row.scale)]
-    tasks = [task for task in report.tasks() if any(record.task == task for record in records)]
+    runs = [run for run in rows.read(root) if scale in (None, run.scale) or run.outcome == DAMAGED]
+    tasks = [task for task in comparison.tasks() if any(run.task == task for run in runs)]
     items: list[Item] = []
     missing: list[Missing] = []
     with tempfile.TemporaryDirectory(prefix="pipemare-report-") as folder:
         for entry in entries:
             try:
-                scales = entry.scales(rows) if entry.kind == "runs" else [""]
+                scales = entry.scales(runs) if entry.kind == "runs" else [""]
                 for one in scales:
                     say(f"{entry.name} {one}".rstrip())
-                    items.append(make(entry, Path(folder), rows, one, data_root, asked))
+                    items.append(make(entry, Path(folder), runs, one, data_root, asked))
                 if not scales:
-                    nearest = entry.nearest_scale(rows, scale)
-                    lacks = ", ".join(entry.chosen(rows, nearest)[1])
+                    nearest = entry.nearest_scale(runs, scale)
+                    lacks = ", ".join(entry.chosen(runs, nearest)[1])
                     missing.append(Missing(entry.name, f"scale {nearest}: {lacks}", entry.sweep(nearest)))
             except UserError as problem:
                 missing.append(Missing(entry.name, str(problem), f"pipemare figures {entry.name} --only KEY=VALUE"))
@@ -154,9 +148,8 @@ def build(
             "versions": provenance.versions(),
             "machine": provenance.machine(),
         },
-        records=records,
-        rows=rows,
-        compared=[row for task in tasks for row in report.compare(records, task)],
+        runs=runs,
+        compared=[row for task in tasks for row in comparison.compare(runs, task)],
         items=items,
         missing=missing,
     )

@@ -1,4 +1,4 @@
-"""The comparison of methods against numbers computed here, and folders that a crash left behind."""
+"""The comparison of methods against numbers computed here."""
 
 import json
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipemare_exp.analysis import comparison as report
-from pipemare_exp.analysis import records, words
+from pipemare_exp import metrics
+from pipemare_exp.analysis import rows, words
+from pipemare_exp.analysis.comparison import compare
 from pipemare_exp.commands import compare as compare_command
 from pipemare_exp.errors import UserError
 from tests.experiment.run_folders import write_run
+from tests.made_up_metric import BITS
 
 
 def row_of(rows, method, **match):
@@ -45,9 +47,9 @@ def ladder(tmp_path):
 
 
 def test_means_and_intervals_over_finished_runs(ladder):
-    rows = report.compare(records.collect(ladder), "digits")
-    assert [row["method"] for row in rows] == ["gpipe", "pipedream", "async", "t1+t2", "t1+t2+t3"]
-    sync = row_of(rows, "gpipe")
+    compared = compare(rows.read(ladder), "digits")
+    assert [row["method"] for row in compared] == ["gpipe", "pipedream", "async", "t1+t2", "t1+t2+t3"]
+    sync = row_of(compared, "gpipe")
     values = np.array([99.0, 98.6, 99.8])
     low, high = stats.t.interval(0.95, 2, loc=values.mean(), scale=stats.sem(values))
     assert sync["n"] == 3 and sync["outcomes"] == {"finished": 3} and sync["metric"] == "accuracy"
@@ -58,19 +60,19 @@ def test_means_and_intervals_over_finished_runs(ladder):
 
 
 def test_diverged_runs_are_counted_and_not_averaged(ladder):
-    rows = report.compare(records.collect(ladder), "digits")
-    nothing = row_of(rows, "async")
+    compared = compare(rows.read(ladder), "digits")
+    nothing = row_of(compared, "async")
     assert nothing["n"] == 3 and nothing["outcomes"] == {"diverged": 3}
     assert nothing["best_mean"] is None and nothing["last_mean"] is None and nothing["last_ci95"] is None
     assert nothing["verdict"] == "diverged 3 of 3"
-    some = row_of(rows, "t1+t2")
+    some = row_of(compared, "t1+t2")
     assert some["n"] == 3 and some["outcomes"] == {"diverged": 1, "finished": 2}
     assert some["last_mean"] == pytest.approx(98.85)
     assert some["verdict"].endswith("; diverged 1 of 3")
 
 
 def test_difference_is_paired_by_seed(ladder):
-    row = row_of(report.compare(records.collect(ladder), "digits"), "t1+t2+t3")
+    row = row_of(compare(rows.read(ladder), "digits"), "t1+t2+t3")
     paired = stats.ttest_rel([97.6, 97.5, 98.3], [99.0, 98.6, 99.8])
     interval = paired.confidence_interval(0.95)
     assert row["difference"]["n"] == 3
@@ -80,7 +82,7 @@ def test_difference_is_paired_by_seed(ladder):
 
 
 def test_runs_without_a_result_are_shown_and_not_counted(ladder):
-    row = row_of(report.compare(records.collect(ladder), "digits"), "pipedream")
+    row = row_of(compare(rows.read(ladder), "digits"), "pipedream")
     assert row["n"] == 1 and row["outcomes"] == {"finished": 1, "interrupted": 1}
     assert row["last_mean"] == 97.0 and row["last_ci95"] is None
     assert row["difference"] == {"n": 1, "mean": pytest.approx(-2.0), "ci95": None}
@@ -92,12 +94,55 @@ def test_runs_that_differ_in_more_than_the_seed_are_variants(tmp_path):
             optimizer = {"name": "sgd", "rate": rate}
             write_run(tmp_path, "gpipe", seed, (90.0, 95.0 + seed + 10 * rate), optimizer=optimizer)
             write_run(tmp_path, "t1", seed, (90.0, 94.0 + seed), optimizer=optimizer)
-    rows = report.compare(records.collect(tmp_path), "digits")
-    assert len(rows) == 4 and all(row["n"] == 2 for row in rows)
-    fast = row_of(rows, "t1", variant="optimizer.rate=0.1")
-    slow = row_of(rows, "t1", variant="optimizer.rate=0.05")
+    compared = compare(rows.read(tmp_path), "digits")
+    assert len(compared) == 4 and all(row["n"] == 2 for row in compared)
+    fast = row_of(compared, "t1", variant="optimizer.rate=0.1")
+    slow = row_of(compared, "t1", variant="optimizer.rate=0.05")
     assert fast["difference"]["mean"] == pytest.approx(-2.0)  # from the synchronous runs of the same rate
     assert slow["difference"]["mean"] == pytest.approx(-1.5)
+
+
+def test_runs_of_other_settings_are_no_reference_even_where_they_are_the_only_ones(tmp_path):
+    write_run(tmp_path, "gpipe", 0, epochs=1)
+    write_run(tmp_path, "t1", 0, epochs=9, optimizer={"name": "sgd", "rate": 0.1})
+    row = row_of(compare(rows.read(tmp_path), "digits"), "t1")
+    assert row["difference"] is None
+    assert row["verdict"] == "no synchronous run with these settings (epochs 1, here 9; optimizer.rate 0.05, here 0.1)"
+
+
+def test_the_nearest_synchronous_runs_say_what_differs(tmp_path):
+    write_run(tmp_path, "gpipe", 0, epochs=1, optimizer={"name": "adamw", "rate": 0.1})
+    write_run(tmp_path, "gpipe", 0, epochs=3)
+    write_run(tmp_path, "t1", 0, epochs=2, data={"validation": 200})
+    row = row_of(compare(rows.read(tmp_path), "digits"), "t1")
+    assert row["verdict"].endswith("(data.validation unset, here 200; epochs 3, here 2)")
+
+
+def test_synchronous_runs_serve_every_cut_those_of_the_same_one_first(tmp_path):
+    """The cut changes no weight of a synchronous run."""
+    write_run(tmp_path, "gpipe", 0, (90.0, 95.0), pipeline={"stages": 4})
+    write_run(tmp_path, "t1", 0, (90.0, 94.0), pipeline={"stages": 43, "slots": "duplex"})
+    assert row_of(compare(rows.read(tmp_path), "digits"), "t1")["difference"]["mean"] == pytest.approx(-1)
+    write_run(tmp_path, "gpipe", 0, (90.0, 97.0), pipeline={"stages": 43})
+    assert row_of(compare(rows.read(tmp_path), "digits"), "t1")["difference"]["mean"] == pytest.approx(-3)
+
+
+def test_of_a_metric_of_which_less_is_better_less_is_better(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(metrics.METRICS, "bits", BITS)
+    for seed in range(3):
+        write_run(tmp_path, "gpipe", seed, (2.5, 1.2 + 0.1 * seed, 1.3 + 0.1 * seed), metric="bits")
+        write_run(tmp_path, "t1", seed, (2.5, 1.1 + 0.1 * seed, 1.15 + 0.101 * seed), metric="bits")
+        write_run(tmp_path, "t1+t2", seed, (2.5, 1.5 + 0.101 * seed), metric="bits")
+    write_run(tmp_path, "async", 0, (1.4, 1.9), metric="bits", outcome="interrupted")
+    (so_far,) = (row for row in rows.read(tmp_path) if row.method == "async")
+    assert (so_far.best, so_far.last) == (1.4, 1.9)
+    gpipe, _, better, worse = compare(rows.read(tmp_path), "digits")
+    assert gpipe["best_mean"] == pytest.approx(1.3) and gpipe["last_mean"] == pytest.approx(1.4)
+    assert better["difference"]["mean"] == pytest.approx(-0.149) and better["verdict"] == "better by 0.149 ± 0.002"
+    assert worse["difference"]["mean"] == pytest.approx(0.201) and worse["verdict"] == "worse by 0.201 ± 0.002"
+    run_cli(compare_command, "digits", "--runs", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert "scale demo: bits per byte" in shown and "-0.149 ± 0.002" in shown
 
 
 def test_a_variant_is_named_by_the_last_parts_of_its_settings_unless_two_are_the_same():
@@ -111,11 +156,11 @@ def test_a_variant_is_named_by_the_last_parts_of_its_settings_unless_two_are_the
 def test_the_boundaries_name_a_variant_only_where_nothing_shorter_does(tmp_path):
     for stages, boundaries in ((2, [0, 1]), (3, [0, 1, 2])):
         write_run(tmp_path, "t1", 0, pipeline={"stages": stages, "boundaries": boundaries})
-    rows = report.compare(records.collect(tmp_path), "digits")
-    assert {row["variant"] for row in rows} == {"pipeline.stages=2", "pipeline.stages=3"}
+    compared = compare(rows.read(tmp_path), "digits")
+    assert {row["variant"] for row in compared} == {"pipeline.stages=2", "pipeline.stages=3"}
     write_run(tmp_path, "t1", 0, pipeline={"stages": 2, "boundaries": [0, 2]})
-    rows = report.compare(records.collect(tmp_path), "digits")
-    assert "pipeline.boundaries=[0, 2], pipeline.stages=2" in {row["variant"] for row in rows}
+    compared = compare(rows.read(tmp_path), "digits")
+    assert "pipeline.boundaries=[0, 2], pipeline.stages=2" in {row["variant"] for row in compared}
 
 
 def test_what_cannot_change_a_result_makes_no_variant(tmp_path):
@@ -127,16 +172,16 @@ def test_what_cannot_change_a_result_makes_no_variant(tmp_path):
         tracking={"name": "mlflow", "uri": "sqlite:///x.db", "experiment": "y"},
         threads=2,
     )
-    (row,) = report.compare(records.collect(tmp_path), "digits")
+    (row,) = compare(rows.read(tmp_path), "digits")
     assert row["n"] == 2 and "variant" not in row
 
 
 def test_the_final_test_is_compared_where_it_is_on_data_of_its_own(tmp_path):
     for seed, bleu in enumerate((30.0, 31.0, 33.0)):
-        write_run(tmp_path, "gpipe", seed, test={"tokenised_bleu": bleu, "sacrebleu": bleu - 1})
-        write_run(tmp_path, "t1", seed, test={"tokenised_bleu": bleu - 2 - seed})
-    write_run(tmp_path, "t1", 3, (50.0,), outcome="diverged", test={"tokenised_bleu": 1.0})
-    sync, t1 = report.compare(records.collect(tmp_path), "digits")
+        write_run(tmp_path, "gpipe", seed, test={"tokenised_bleu": bleu, "sacrebleu": bleu - 1}, metric="bleu")
+        write_run(tmp_path, "t1", seed, test={"tokenised_bleu": bleu - 2 - seed}, metric="bleu")
+    write_run(tmp_path, "t1", 3, (50.0,), outcome="diverged", test={"tokenised_bleu": 1.0}, metric="bleu")
+    sync, t1 = compare(rows.read(tmp_path), "digits")
     assert sync["test_mean"] == pytest.approx(94 / 3) and sync["test_difference"] is None
     assert t1["test_difference"]["n"] == 3 and t1["test_difference"]["mean"] == pytest.approx(-3)
     assert t1["test_difference"]["ci95"] == pytest.approx(stats.t.ppf(0.975, 2) / np.sqrt(3))
@@ -144,34 +189,8 @@ def test_the_final_test_is_compared_where_it_is_on_data_of_its_own(tmp_path):
 
 def test_subset_of_the_data_is_said(tmp_path):
     write_run(tmp_path, "gpipe", 0, notes={"train": "10,000-image subset"})
-    (row,) = report.compare(records.collect(tmp_path), "digits")
+    (row,) = compare(rows.read(tmp_path), "digits")
     assert row["subset"] == "train: 10,000-image subset"
-
-
-def test_damaged_folders_are_named_and_never_a_traceback(ladder, capsys):
-    damaged = {
-        "torn-result": lambda run: (run.path / "result.json").write_text('{"outcome": "fini'),
-        "no-result": lambda run: (run.path / "result.json").unlink(),
-        "torn-config": lambda run: (run.path / "config.yaml").write_text("task: {name: [digits"),
-        "empty-config": lambda run: (run.path / "config.yaml").write_text(""),
-        "odd-result": lambda run: (run.path / "result.json").write_text("[1, 2]"),
-    }
-    for seed, (name, break_it) in enumerate(damaged.items(), start=10):
-        break_it(write_run(ladder, "gpipe", seed, name=name))
-    found = {record.name: record for record in records.collect(ladder)}
-    for name in damaged:
-        assert found[name].outcome == "damaged" and found[name].problem
-    assert row_of(report.compare(found.values(), "digits"), "gpipe")["n"] == 3
-    from pipemare_exp.commands import runs
-
-    assert run_cli(runs, "--runs", str(ladder), "--json") == 0
-    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert {name for name, row in listed.items() if row["outcome"] == "damaged"} == set(damaged)
-    assert "result.json is missing" in listed["no-result"]["problem"]
-    assert run_cli(runs, "--runs", str(ladder)) == 0
-    assert "torn-result" in capsys.readouterr().out
-    assert run_cli(compare_command, "digits", "--runs", str(ladder)) == 0
-    assert "left out, damaged: odd-result" in capsys.readouterr().out
 
 
 def test_compare_json_has_the_documented_keys_only_on_stdout(ladder, capsys):
@@ -206,11 +225,11 @@ def test_published_values_come_with_their_source(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     for method in ("gpipe", "t1+t2", "async"):
         write_run(tmp_path, method, 0, task="cifar10")
-    rows = report.compare(records.collect(tmp_path), "cifar10")
-    (ours,) = row_of(rows, "t1+t2")["published"]
+    compared = compare(rows.read(tmp_path), "cifar10")
+    (ours,) = row_of(compared, "t1+t2")["published"]
     assert ours["value"] == 94.8 and ours["source"].startswith("D: ") and "accuracy" in ours["what"]
-    assert row_of(rows, "gpipe")["published"][0]["source"].startswith("S: ")
-    assert row_of(rows, "async")["published"] is None
+    assert row_of(compared, "gpipe")["published"][0]["source"].startswith("S: ")
+    assert row_of(compared, "async")["published"] is None
     assert run_cli(compare_command, "cifar10", "--runs", str(tmp_path)) == 0
     out = capsys.readouterr().out
     (line,) = (line for line in out.splitlines() if line.startswith("t1+t2"))
@@ -218,21 +237,19 @@ def test_published_values_come_with_their_source(tmp_path, capsys, monkeypatch):
 
 
 def test_without_published_values_there_is_no_column(ladder, capsys):
-    assert all(row["published"] is None for row in report.compare(records.collect(ladder), "digits"))
+    assert all(row["published"] is None for row in compare(rows.read(ladder), "digits"))
     run_cli(compare_command, "digits", "--runs", str(ladder))
     assert "ublished" not in capsys.readouterr().out
 
 
 def test_committed_rows_compare_like_the_runs_they_were_made_of(ladder, tmp_path):
-    from pipemare_exp.analysis import rows
-
-    before = report.compare(records.collect(ladder), "digits")
+    before = compare(rows.read(ladder), "digits")
     rows.write(rows.read(ladder), tmp_path / "committed")
-    assert report.compare(records.collect(tmp_path / "committed"), "digits") == before
+    assert compare(rows.read(tmp_path / "committed"), "digits") == before
 
 
 def test_a_failed_run_says_why(tmp_path):
     run = write_run(tmp_path, "t1", outcome="failed")
     (run.path / "status.json").write_text(json.dumps({"state": "failed", "error": "OSError: no disk"}))
-    (record,) = records.collect(tmp_path)
-    assert record.as_json()["problem"] == "OSError: no disk"
+    (row,) = rows.read(tmp_path)
+    assert row.as_json()["problem"] == "OSError: no disk"

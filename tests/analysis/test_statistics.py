@@ -1,14 +1,18 @@
 """Intervals against scipy's own, coverage by simulation, and the words that they allow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from pipemare_exp import metrics
 from pipemare_exp.analysis.statistics import (
     Estimate,
     bootstrap_interval,
     mean_with_interval,
     paired_difference,
+    shown,
     verdict,
 )
 
@@ -100,4 +104,11 @@ def test_paired_difference_uses_common_seeds_only():
     ],
 )
 def test_verdict_says_only_what_the_numbers_allow(estimate, words):
-    assert verdict(estimate).startswith(words)
+    assert verdict(estimate, metrics.of("accuracy")).startswith(words)
+    other_way = words.replace("worse", "x").replace("better", "worse").replace("x", "better")
+    assert verdict(estimate, replace(metrics.of("accuracy"), higher_is_better=False)).startswith(other_way)
+
+
+def test_every_mean_is_written_the_same_way():
+    assert shown(97.345, 0.44) == "97.3 ± 0.4" and shown(97.345) == "97.3" and shown(None) == "–"
+    assert shown(1.2345, 0.01, digits=3, sign="+") == "+1.234 ± 0.010" and shown(None, none="-") == "-"

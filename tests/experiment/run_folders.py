@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pipemare_exp import metrics
 from pipemare_exp.experiment.runs.folder import Run
 
 SWITCHES = {
@@ -49,14 +50,15 @@ def write_run(
     root: Path,
     method: str = "gpipe",
     seed: int = 0,
-    accuracies: Sequence[float] = (90.0, 95.0),
+    scores: Sequence[float] = (90.0, 95.0),
     outcome: str = "finished",
     name: str | None = None,
     notes: dict[str, str] | None = None,
     test: dict[str, float] | None = None,
+    metric: str = "accuracy",
     **more: Any,
 ) -> Run:
-    """A run of len(accuracies) epochs of 10 steps. `more` replaces parts of the configuration."""
+    """A run of len(scores) epochs of 10 steps. `more` replaces parts of the configuration."""
     path = root / (name or f"digits-{method.replace('+', '_')}-demo-s{seed}-{zlib.crc32(repr(more).encode()):08x}")
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(config(method, seed, **more)))
@@ -69,7 +71,7 @@ def write_run(
     }
     (path / "meta.json").write_text(json.dumps(meta | ({"notes": notes} if notes else {})))
     rows: list[dict[str, Any]] = []
-    for epoch, accuracy in enumerate(accuracies, start=1):
+    for epoch, score in enumerate(scores, start=1):
         rows += [
             {
                 "kind": "train",
@@ -82,16 +84,16 @@ def write_run(
             for k in (5, 0)
         ]
         rows.append({"kind": "eval", "step": 10 * epoch, "epoch": epoch, "split": "test", "loss": 0.5,
-                     "accuracy": accuracy, "seconds": epoch})  # fmt: skip
-    step, epoch = 10 * len(accuracies), len(accuracies)
+                     metric: score, "seconds": epoch})  # fmt: skip
+    step, epoch = 10 * len(scores), len(scores)
     if outcome == "diverged":
         rows.append({"kind": "outcome", "outcome": "diverged", "step": step + 3, "epoch": epoch})
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (path / "status.json").write_text(json.dumps({"state": outcome, "pid": 1, "step": step, "updated": 1767323105.0}))
     if outcome in ("finished", "diverged"):
         result = {
-            "outcome": outcome, "step": step, "epoch": epoch, "metric": "accuracy", "best": max(accuracies),
-            "last": accuracies[-1], "test": test or {"accuracy": accuracies[-1]}, "config_hash": "ab" * 32,
+            "outcome": outcome, "step": step, "epoch": epoch, "metric": metric, "best": metrics.of(metric).best(scores),
+            "last": scores[-1], "test": test or {metric: scores[-1]}, "config_hash": "ab" * 32,
             "seed": seed, "method": method, "task": "digits", "scale": "demo", "seconds": 3.5,
             "resumed_from": [],
         }  # fmt: skip

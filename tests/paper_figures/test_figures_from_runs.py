@@ -16,7 +16,6 @@ from paper_figures.runs import curves, metric_over_epochs
 from pipemare_exp import cli
 from pipemare_exp.analysis import rows
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.runs.folder import find_runs
 
 T_975 = {1: 12.706204736, 2: 4.30265273}  # Student's t, 97.5 %, by degrees of freedom
 STAGES, MICROBATCHES, PER_EPOCH = 6, 4, 6  # 1,400 digits in minibatches of 256
@@ -50,8 +49,8 @@ def number(text: str) -> float | None:
 
 
 def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
-    runs = [run for run in find_runs(tiny_runs) if run.config["optimizer"]["rate"] == 0.1]
-    runs = [run for run in runs if "hogwild" not in run.name and not run.config["pipeline"]["recompute"]]
+    runs = [run for run in rows.read(tiny_runs) if run.rate == 0.1]
+    runs = [run for run in runs if "hogwild" not in run.name and run.segment is None]
     paths = metric_over_epochs.draw(runs, "digits", tmp_path / "figure")
     assert [path.suffix for path in paths] == [".svg", ".png", ".csv"]
     assert Image.open(paths[1]).info["dpi"] == pytest.approx((200, 200), abs=0.1)
@@ -71,7 +70,7 @@ def test_metric_over_epochs_is_mean_and_t_interval(tiny_runs, tmp_path, table):
 
 def test_runs_of_several_settings_are_not_averaged(tiny_runs, tmp_path):
     with pytest.raises(UserError, match="several variants on one figure .*optimizer.rate: 0.01, 0.1, 1000.0"):
-        metric_over_epochs.draw(find_runs(tiny_runs), "digits", tmp_path / "figure")
+        metric_over_epochs.draw(rows.read(tiny_runs), "digits", tmp_path / "figure")
     assert not list(tmp_path.iterdir())
 
 
@@ -133,7 +132,7 @@ def test_table3_pairs_by_seed(tiny_runs, tmp_path, table):
 
 
 def test_table3_has_the_final_test_where_there_was_one(tiny_runs, tmp_path, table):
-    tested = [replace(row, test={"tokenised_bleu": 10.0 + row.seed}) for row in rows.read(tiny_runs)]
+    tested = [replace(row, metric="bleu", test={"tokenised_bleu": 10.0 + row.seed}) for row in rows.read(tiny_runs)]
     paths = registry.find(["table3_digits"])[0].make(tmp_path, tested, "demo")
     assert float(table(paths[2])[0]["test_mean"]) == pytest.approx(11.0)
     assert "| 11.0 ± 2.5 |" in paths[0].read_text() and "BLEU of the test set" in paths[0].read_text()
@@ -191,11 +190,11 @@ def test_recompute_figure(tiny_runs, tmp_path, table):
 
 
 def test_a_diverged_run_is_marked_where_it_ended(tiny_runs, tmp_path, table):
-    lost = [run for run in find_runs(tiny_runs) if run.outcome == "diverged"]
+    lost = [run for run in rows.read(tiny_runs) if run.outcome == "diverged"]
     assert len(lost) == 1
     paths = metric_over_epochs.draw(lost, "digits", tmp_path / "figure")
     (line,) = [line for line in table(paths[2]) if line["diverged_at_step"]]
-    assert int(line["diverged_at_step"]) == lost[0].result["step"]
+    assert int(line["diverged_at_step"]) == lost[0].step
     assert line["epoch"] == "0"
     assert line["mean"] == ""
 
@@ -222,14 +221,16 @@ def test_rows_survive_the_files(tiny_runs, tmp_path):
     assert len(read) == 19
 
 
-def test_a_damaged_run_costs_no_other(tiny_runs, tmp_path, caplog):
+def test_a_damaged_run_costs_no_other(tiny_runs, tmp_path, capsys):
     for folder in sorted(tiny_runs.iterdir())[:2]:
         (tmp_path / folder.name).symlink_to(folder)
     damaged = tmp_path / "digits-gpipe-demo-s0-00000000"
     damaged.mkdir()
     (damaged / "config.yaml").write_text("seed: 0\n")
-    assert len(rows.read(tmp_path)) == 2
-    assert "digits-gpipe-demo-s0-00000000" in caplog.text
+    assert [row.outcome for row in rows.read(tmp_path)].count("damaged") == 1 and len(rows.read(tmp_path)) == 3
+    assert cli.main(["figures", "--runs", str(tmp_path), "--rows", str(tmp_path / "rows")]) == 0
+    assert "left out, damaged: digits-gpipe-demo-s0-00000000: config.yaml holds" in capsys.readouterr().err
+    assert len(rows.read(tmp_path / "rows")) == 2
 
 
 def test_damaged_committed_rows_are_named(tmp_path):

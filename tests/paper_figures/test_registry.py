@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 from paper_figures import registry
 from paper_figures.runs import select
 from pipemare_exp import cli
-from pipemare_exp.analysis.rows import RunRow
+from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def row(method="t1", seed=0, overrides=(), settings=(), created="2026-01-01T00:00:00Z", **more) -> RunRow:
     """A row that is never drawn: only the choice among rows is tested with it."""
-    values = dict.fromkeys(field.name for field in fields(RunRow))
     given = {
         "name": f"{method}-{seed}-{created}-{sorted(settings)}-{more}",
         "task": "digits",
@@ -30,9 +28,9 @@ def row(method="t1", seed=0, overrides=(), settings=(), created="2026-01-01T00:0
         "settings": {"optimizer.rate": "0.05", "method.label": method, **dict(settings)},
         "outcome": "finished",
         "created": created,
-        "evals": [],
+        "metric": "accuracy",
     }
-    return RunRow(**{**values, **given, **more})
+    return RunRow(**{**given, **more})
 
 
 def test_names_are_distinct_and_modules_exist():
@@ -205,7 +203,7 @@ def test_hogwild_table_pairs_by_seed_at_each_delay():
         for (method, delay), values in best.items()
         for seed, value in enumerate(values)
     ]
-    two, eight = hogwild_table.numbers(rows)
+    two, eight = hogwild_table.numbers(rows, "delay_scale")
     assert (two["without_mean"], two["with_mean"], two["difference"]) == (85.0, 87.0, 2.0)
     assert two["difference_half_width"] == pytest.approx(12.706204736 * 2**0.5 / 2**0.5, rel=1e-6)
     assert (eight["without_mean"], eight["without_diverged"], eight["with_runs"]) == (50.0, 1, 0)
@@ -217,8 +215,8 @@ def test_recompute_numbers_count_activations():
 
     rows = [row("t1+t2", 0, best=90.0, stages=16, microbatches=4, segment=segment) for segment in (None, 4)]
     rows[0], rows[1] = rows
-    assert recompute.missing(rows) == []
-    assert recompute.missing(rows[:1])
+    assert recompute.missing(rows, "segment") == []
+    assert recompute.missing(rows[:1], "segment")
     none, four = recompute.numbers(rows)
     assert (none["activations"], four["activations"]) == (256, 16 * 4 + 256 // 4 - 16)
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipemare_exp import cli
-from pipemare_exp.analysis import comparison as report
-from pipemare_exp.analysis import records
+from pipemare_exp.analysis import comparison, rows
 from tests.experiment.run_folders import write_run
 from tests.report import headless_chromium
 
@@ -98,7 +97,7 @@ def test_everything_is_in_the_file(tree):
 def test_comparison_is_that_of_the_command(tree, runs):
     (table,) = section(tree, "comparison").iter("table")
     head, *lines = rows_of(table)
-    expected = report.compare(records.collect(runs), "digits")
+    expected = comparison.compare(rows.read(runs), "digits")
     assert [line[0] for line in lines] == [row["method"] for row in expected]
     for line, row in zip(lines, expected, strict=True):
         shown = dict(zip(head, line, strict=True))

@@ -24,7 +24,10 @@ def dumps(tree: Any) -> str:
 def loads(text: str) -> Any:
     """The tree of a YAML text; without PyYAML only of one that `dumps` wrote there. Raises UserError for another."""
     if yaml is not None:
-        return yaml.safe_load(text)
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"not YAML: {' '.join(str(error).split())}") from error
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

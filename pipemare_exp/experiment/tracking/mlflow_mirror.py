@@ -24,7 +24,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from pipemare_exp.analysis.records import flatten
+from pipemare_exp.experiment.config.flat import flatten
 from pipemare_exp.experiment.tracking.scalars import final_of, metrics_of
 
 ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
