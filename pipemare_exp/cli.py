@@ -18,6 +18,7 @@ from types import ModuleType
 
 from pipemare_exp import __version__
 from pipemare_exp.errors import UserError, printable, suggest
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.paths import PACKAGE
 
 # In the order of --help. A command whose module this checkout does not have is not listed.
@@ -103,7 +104,7 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 
 def _mistake(text: str) -> int:
-    print(f"pipemare: error: {printable(text)}", file=sys.stderr)
+    print(f"pipemare: error: {printable(hide(text))}", file=sys.stderr)
     return 2
 
 

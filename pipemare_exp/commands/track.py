@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.runs.credentials import hide, is_hidden
 from pipemare_exp.experiment.runs.folder import find_runs, open_run, runs_root
 from pipemare_exp.experiment.tracking import tracker as tracking
 
@@ -40,15 +41,17 @@ def run(args: argparse.Namespace) -> int:
         try:
             wanted = one.config.get("tracking") or {}
             uri = args.uri or wanted.get("uri") or tracking.default_uri(Path(one.path).resolve().parent)
+            if is_hidden(uri):
+                raise UserError(f"its store {uri} was recorded without the password; name it with --uri")
             tracking.mirror_run(one, uri, wanted.get("experiment") or "pipemare")
         except Exception as error:  # a damaged run, or a store that fails: the other runs are still mirrored
-            text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            text = next(iter(hide(str(error)).strip().splitlines()), type(error).__name__)
             failures.append(f"{one.path.name}: {text[:200]}")
             continue
         uris.add(uri)
         print(f"tracked {one.path.name} ({one.outcome})")
     for uri in sorted(uris):
-        print(f"see them: {tracking.page_command(uri)}")
+        print(f"see them: {tracking.page_command(hide(uri))}")
     if failures:
         raise UserError(f"{len(failures)} of {len(runs)} runs could not be tracked: " + "; ".join(failures))
     return 0

@@ -7,6 +7,7 @@ come out as one or two lines with the nearest valid name.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -48,9 +49,12 @@ def _prepare(text: str) -> str:
         override = OverridesParser.create().parse_override(text)
         value = None if override.is_delete() else override.value()
     except (HydraException, ValueError) as error:
-        raise UserError(
-            f'"{text}" is not an override ({_first_line(error)}); write name=value, for example seed=3 or task=digits'
-        ) from error
+        name, equals, value = text.partition("=")
+        remedy = "write name=value, for example seed=3 or task=digits"
+        if equals and re.fullmatch(r"[+~]*[\w./@]+", name) and "'" not in value:
+            signs = "= ? & # , : [ ] { }"
+            remedy = f"a value with any of {signs} is quoted twice, for Hydra and for the shell: \"{name}='{value}'\""
+        raise UserError(f'"{text}" is not an override ({_first_line(error)}); {remedy}') from error
     key = override.key_or_group
     if override.is_sweep_override():
         raise UserError(f'"{text}" asks for several runs; give one value, several runs are a sweep')

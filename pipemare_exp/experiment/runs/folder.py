@@ -26,6 +26,7 @@ from typing import Any
 from pipemare_exp.environment import RUNS
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs import lock, reading, rows
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.reading import Damaged, read_json
 from pipemare_exp.experiment.runs.writing import write_json
 from pipemare_exp.paths import project_root
@@ -108,7 +109,7 @@ class Run:
         rows.append(self.metrics_file, more)
 
     def set_status(self, state: str, step: int, **more: Any) -> None:
-        status = {"state": state, "pid": os.getpid(), "step": step, "updated": round(time.time(), 3), **more}
+        status = {"state": state, "pid": os.getpid(), "step": step, "updated": round(time.time(), 3), **hide(more)}
         write_json(self.path / "status.json", status, durable=False)
 
     def create(self) -> None:

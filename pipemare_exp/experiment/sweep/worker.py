@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.identity import run_name
 from pipemare_exp.experiment.config.load import from_mapping
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import FINAL, Run
 from pipemare_exp.experiment.runs.writing import write_text
 
@@ -74,7 +75,7 @@ def _failed(run: Run, error: Exception) -> str | None:
     try:
         run.create()
         run.set_status("failed", int(run.status.get("step", 0)), error=line)
-        write_text(run.path / "error.txt", traceback.format_exc())
+        write_text(run.path / "error.txt", hide(traceback.format_exc()))
     except (OSError, UserError) as another:
         return f"{line} (and its folder cannot be written: {first_line(another)})"
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipemare_exp.experiment.config.schema import Config
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import Run
 
 log = logging.getLogger(__name__)
@@ -39,4 +40,4 @@ class GuardedTracker:
             action()
         except Exception as error:  # a tracker may fail in any way; metrics.jsonl has everything
             self._tracker = None
-            log.warning("tracking failed (%s); the run goes on, `pipemare track` mirrors it later", error)
+            log.warning("tracking failed (%s); the run goes on, `pipemare track` mirrors it later", hide(str(error)))

@@ -25,6 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from pipemare_exp.experiment.config.flat import flatten
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.tracking.scalars import final_of, metrics_of
 
 ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
@@ -135,7 +136,7 @@ class Mirror:
 
     def _known_run(self) -> str | None:
         """The id under which this store knows the run directory, if it still does."""
-        run_id = self._ids().get(self.uri)
+        run_id = self._ids().get(hide(self.uri))
         if run_id is None:
             return None
         try:
@@ -150,7 +151,7 @@ class Mirror:
         start = int(1000 * _seconds_since_1970(self.run.meta.get("created")))
         name = Path(self.run.path).name
         made = _retry(lambda: self.client.create_run(experiment_id, start_time=start, run_name=name))
-        ids = self._ids() | {self.uri: made.info.run_id}
+        ids = self._ids() | {hide(self.uri): made.info.run_id}
         temporary = self._record.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(ids, indent=1), encoding="utf-8")
         temporary.replace(self._record)

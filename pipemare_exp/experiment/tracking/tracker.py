@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pipemare_exp.experiment.tracking.mlflow_mirror import Mirror
     from pipemare_exp.experiment.tracking.tensorboard import TensorBoard
 
+from pipemare_exp.experiment.runs.credentials import hide
+
 log = logging.getLogger(__name__)
 
 WRITE_INTERVAL = 1.0  # seconds between two writes of a live run
@@ -147,6 +149,6 @@ def import_mlflow() -> None:
 
 
 def _warn(error: Exception) -> None:
-    first = next(iter(str(error).strip().splitlines()), "")[:200]
+    first = next(iter(hide(str(error)).strip().splitlines()), "")[:200]
     kind = type(error).__name__
     log.warning("MLflow: %s: %s; the run goes on, `pipemare track RUN` mirrors it later", kind, first)

@@ -6,6 +6,8 @@ import contextlib
 import logging
 from pathlib import Path
 
+from pipemare_exp.experiment.runs.credentials import hide
+
 NAME = "train.log"
 
 
@@ -36,6 +38,9 @@ class RunLog(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the file cannot even be opened
             super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say nothing: logging's own way is a traceback in the middle of the progress."""

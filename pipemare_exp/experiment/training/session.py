@@ -14,12 +14,14 @@ from typing import Any, TextIO
 
 from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
+from pipemare_exp.experiment.config import yaml_text
 from pipemare_exp.experiment.config.identity import config_hash, run_name
 from pipemare_exp.experiment.config.lengths import last_step
-from pipemare_exp.experiment.config.load import from_mapping, to_mapping, to_yaml
+from pipemare_exp.experiment.config.load import from_mapping, to_mapping
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs import provenance, rows
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import Run, runs_root
 from pipemare_exp.experiment.runs.reading import Damaged
 from pipemare_exp.experiment.runs.writing import remove_left_over, write_json, write_text
@@ -135,9 +137,9 @@ class _Session:
         run = self.run
         again = state is not None or bool(known)
         if not self._readable(self._same_config):
-            write_text(run.path / "config.yaml", to_yaml(self.cfg))
+            write_text(run.path / "config.yaml", yaml_text.dumps(hide(to_mapping(self.cfg))))
         if not self._readable(lambda: run.overrides):
-            write_json(run.path / "overrides.json", self.overrides)
+            write_json(run.path / "overrides.json", hide(self.overrides))
         meta = {**self._new_meta(), **known}
         meta["sessions"].append(
             {
@@ -181,7 +183,7 @@ class _Session:
     def _new_meta(self) -> dict[str, Any]:
         commit, dirty = provenance.commit()
         return {
-            "command": shlex.join(["pipemare", "train", *self.overrides]),
+            "command": shlex.join(["pipemare", "train", *hide(self.overrides)]),
             "commit": commit,
             "dirty": dirty,
             "versions": provenance.versions(),
@@ -216,8 +218,8 @@ class _Session:
         except KeyboardInterrupt:
             return "interrupted", 130, None
         except Exception as error:  # whatever it is, the run's folder must tell of it
-            trace = traceback.format_exc()
-            text = (str(error).strip().splitlines() or [""])[0]
+            trace = hide(traceback.format_exc())
+            text = (hide(str(error)).strip().splitlines() or [""])[0]
             if isinstance(error, OSError) and error.errno in FULL:
                 self.error = _on_disk(error, self.run)
             else:
