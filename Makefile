@@ -75,7 +75,7 @@ lint: $(STAMP)
 	$(BIN)/python -m ruff format --check .
 
 types: $(STAMP)
-	$(BIN)/python -m mypy pipemare_exp
+	$(BIN)/python -m mypy pipemare_exp paper_figures
 
 figures: $(STAMP)
 	$(BIN)/pipemare figures $(ARGS)

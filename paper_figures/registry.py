@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES
@@ -96,41 +96,39 @@ class Entry:
         return self._module().draw(mine, self.task, out / f"{self.name}_{scale}", **self.options)
 
 
-# (family, module, study, the axis that the study varies, `only` as in `Entry`)
-_FAMILIES: tuple[tuple[str, str, str, str | None, tuple[str, ...]], ...] = (
-    ("metric_over_epochs", "metric_over_epochs", "end_to_end", None, LABELS),
-    ("metric_over_time", "metric_over_time", "end_to_end", None, LABELS),
-    ("table2", "table2", "end_to_end", None, ()),
-    ("ablation", "ablation", "ablation", None, ()),
-    ("table3", "table3", "ablation", None, ()),
-    ("sensitivity_d", "sensitivity", "sensitivity_d", "decay", ()),
-    ("sensitivity_k", "sensitivity", "sensitivity_k", "k", ()),
-    ("sensitivity_warmup", "sensitivity", "sensitivity_warmup", "warmup", ()),
-    ("sensitivity_rate", "sensitivity", "sensitivity_rate", "rate", ()),
-    ("stages", "sensitivity", "stages", "stages", ()),
-    ("recompute", "recompute", "recompute", "segment", ()),
-    ("hogwild", "hogwild", "hogwild", "delay_scale", ()),
-    ("hogwild_table", "hogwild_table", "hogwild", "delay_scale", ()),
+class Family(NamedTuple):
+    """A figure or table that every task has: its module in `runs`, the study that makes the runs, and its axis.
+
+    `only`: as in `Entry`.
+    """
+
+    name: str
+    module: str
+    study: str
+    axis: str | None = None
+    only: tuple[str, ...] = ()
+
+    def entry(self, task: str) -> Entry:
+        """The figure of one task."""
+        keys, options = (AXES[self.axis].keys, {"axis": self.axis}) if self.axis else ((), {})
+        return Entry(f"{self.name}_{task}", self.module, "runs", task, self.study, keys, self.only, options)
+
+
+FAMILIES = (
+    Family("metric_over_epochs", "metric_over_epochs", "end_to_end", only=LABELS),
+    Family("metric_over_time", "metric_over_time", "end_to_end", only=LABELS),
+    Family("table2", "table2", "end_to_end"),
+    Family("ablation", "ablation", "ablation"),
+    Family("table3", "table3", "ablation"),
+    Family("sensitivity_d", "sensitivity", "sensitivity_d", "decay"),
+    Family("sensitivity_k", "sensitivity", "sensitivity_k", "k"),
+    Family("sensitivity_warmup", "sensitivity", "sensitivity_warmup", "warmup"),
+    Family("sensitivity_rate", "sensitivity", "sensitivity_rate", "rate"),
+    Family("stages", "sensitivity", "stages", "stages"),
+    Family("recompute", "recompute", "recompute", "segment"),
+    Family("hogwild", "hogwild", "hogwild", "delay_scale"),
+    Family("hogwild_table", "hogwild_table", "hogwild", "delay_scale"),
 )
-
-
-def _runs_entries() -> list[Entry]:
-    return [
-        Entry(
-            f"{family}_{task}",
-            module,
-            "runs",
-            task,
-            study,
-            AXES[axis].keys if axis else (),
-            only,
-            {"axis": axis} if axis else {},
-        )
-        for family, module, study, axis, only in _FAMILIES
-        for task in TASKS
-    ]
-
-
 ENTRIES: tuple[Entry, ...] = (
     *(
         Entry(name, name.removeprefix("theory_"), "theory", needs_data=name == "theory_heatmap")
@@ -148,7 +146,7 @@ ENTRIES: tuple[Entry, ...] = (
         Entry(name, name, "costs")
         for name in ("schedules", "utilization", "memory", "table1", "activations", "recompute_memory")
     ),
-    *_runs_entries(),
+    *(family.entry(task) for family in FAMILIES for task in TASKS),
 )
 
 

@@ -17,7 +17,10 @@ DAMAGE = {
     "no-result": ("result.json", None),
     "odd-result": ("result.json", b"[1, 2]"),
     "no-outcome": ("result.json", b"{}"),
-    "no-metric": ("result.json", b'{"outcome": "finished", "metric": "furlongs"}'),
+    "odd-metric": (
+        "result.json",
+        b'{"outcome": "finished", "step": 20, "metric": "furlongs", "best": 1.0, "last": 1.0, "seconds": 1.0}',
+    ),
     "torn-config": ("config.yaml", b"task: {name: [digits"),
     "empty-config": ("config.yaml", b""),
     "odd-config": ("config.yaml", b"- 1"),
@@ -49,6 +52,7 @@ def test_a_damaged_folder_is_a_row_that_says_why(runs):
     assert {name for name, row in found.items() if row.outcome == "damaged"} == set(DAMAGE)
     assert all(row.problem for row in found.values() if row.outcome == "damaged")
     assert "result.json is missing" in found["no-result"].problem
+    assert 'metric "furlongs" is unknown' in found["odd-metric"].problem
     assert [row["n"] for row in compare(found.values(), "digits")] == [1, 1]
 
 
