@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES
-from paper_figures.runs.metric_over_epochs import LABELS
 from pipemare_exp import methods
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError, suggest
@@ -115,8 +114,8 @@ class Family(NamedTuple):
 
 
 FAMILIES = (
-    Family("metric_over_epochs", "metric_over_epochs", "end_to_end", only=LABELS),
-    Family("metric_over_time", "metric_over_time", "end_to_end", only=LABELS),
+    Family("metric_over_epochs", "metric_over_epochs", "end_to_end", only=select.END_TO_END),
+    Family("metric_over_time", "metric_over_time", "end_to_end", only=select.END_TO_END),
     Family("table2", "table2", "end_to_end"),
     Family("ablation", "ablation", "ablation"),
     Family("table3", "table3", "ablation"),

@@ -23,10 +23,10 @@ def answer(line, out):
     os.waitpid(child, 0)
     return Path(out).read_text().split("\\n")
 
-import pipemare_exp.completion
+import paper_figures.registry, pipemare_exp.completion  # what the answers need, once for all of them
 lines, out = json.loads(sys.argv[1]), sys.argv[2]
 print(json.dumps([answer(line, f"{out}/{number}") for number, line in enumerate(lines)]))
-heavy = {"torch", "hydra", "mlflow", "matplotlib", "fairseq"} & set(sys.modules)
+heavy = {"torch", "hydra", "mlflow", "matplotlib", "seaborn", "pandas", "fairseq"} & set(sys.modules)
 assert not heavy, heavy
 """
 
@@ -45,6 +45,7 @@ CASES = [
     ("sweep ablation seed", {"seeds=", "seed="}),
     ("sweep ablation launcher=j", {"joblib"}),
     ("sweep ablation scale=", {"demo", "laptop", "paper"}),
+    ("figures ablation_d", {"ablation_digits"}),
     ("eval --runs RUNS digits-g", {"digits-gpipe-demo-s0-12345678"}),
     ("compare num", {"numerals"}),
     ("data prep", {"prepare"}),

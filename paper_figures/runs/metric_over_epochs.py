@@ -12,12 +12,10 @@ from paper_figures.runs import select
 from paper_figures.runs.curves import draw_curves, mark_diverged, metric_label, seeds_text
 from pipemare_exp.analysis.row import RunRow
 
-LABELS = ("gpipe", "pipedream", "t1+t2+t3")
-
 
 def missing(rows: Sequence[RunRow]) -> list[str]:
     """The methods of the end-to-end comparison of which `rows` hold no run."""
-    return select.lacking(rows, LABELS)
+    return select.lacking(rows, select.END_TO_END)
 
 
 @style.styled

@@ -13,7 +13,6 @@ from pathlib import Path
 from paper_figures import style
 from paper_figures.runs import select
 from paper_figures.runs.curves import draw_curves, mark_diverged, metric_label
-from paper_figures.runs.metric_over_epochs import LABELS
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs
@@ -21,7 +20,7 @@ from pipemare_exp.pipeline.schedule import costs
 
 def missing(rows: Sequence[RunRow]) -> list[str]:
     """The methods of the end-to-end comparison of which `rows` hold no run."""
-    return select.lacking(rows, LABELS)
+    return select.lacking(rows, select.END_TO_END)
 
 
 def modelled_time(row: RunRow, step: int) -> float:

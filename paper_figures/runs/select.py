@@ -18,6 +18,9 @@ from pipemare_exp.errors import UserError
 Missing = Callable[[Sequence[RunRow]], list[str]]
 Common = tuple[tuple[str, str], ...]
 
+END_TO_END = ("gpipe", "pipedream", "t1+t2+t3")
+"""The methods of the end-to-end comparison."""
+
 _SWITCHES = ("name", "label", "enabled")
 # Overrides that choose what a row has a column for, or that change no result.
 _NEUTRAL = ("experiment", "method", "scale", "seed", "task", "tracking", "runs", "device", "threads", "progress")

@@ -10,7 +10,6 @@ from paper_figures import tables
 from paper_figures.costs.memory import weight_memory
 from paper_figures.runs import select
 from paper_figures.runs.groups import by_method, cells, counted, finished, metric_of, published_of
-from paper_figures.runs.metric_over_epochs import LABELS
 from paper_figures.runs.metric_over_time import modelled_time
 from pipemare_exp import methods
 from pipemare_exp.analysis import published
@@ -32,7 +31,7 @@ COLUMNS = [
 
 def missing(rows: Sequence[RunRow]) -> list[str]:
     """The methods of the end-to-end comparison of which `rows` hold no run."""
-    return select.lacking(rows, LABELS)
+    return select.lacking(rows, select.END_TO_END)
 
 
 def cost_optimizer(row: RunRow) -> str:
