@@ -81,7 +81,7 @@ def balanced(model: str, batch: int, count: int, steps: int, ranks: int) -> tupl
     torch.set_num_threads(1)
     net: Any = models.build(model).train()
     cut = pieces(net)
-    images = torch.randn(max(1, batch // count), net.spec.channels, net.spec.size, net.spec.size)
+    images = torch.randn(max(1, batch // count), *(models.images(model) or ()))
     seconds = piece_seconds(net, cut, (images,))
     torch.set_num_threads(threads)
     tried: dict[tuple[int, ...], list[float]] = {}

@@ -79,8 +79,7 @@ class Work:
             self.x, self.y = torch.randn(count, 4), torch.zeros(count, dtype=torch.long)
         else:
             self.model = models.build(spec["model"])
-            size = self.model.spec.size
-            self.x = torch.randn(spec["batch"], self.model.spec.channels, size, size)
+            self.x = torch.randn(spec["batch"], *(models.images(spec["model"]) or ()))
             self.y = torch.randint(0, 10, (spec["batch"],))
         self.model.train()
         self.cut = pieces(self.model)

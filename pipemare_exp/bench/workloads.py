@@ -77,7 +77,7 @@ def build(name: str, microbatches: int, batch: int | None = None, width: int | N
         raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
     batch = batch or BATCHES[name]
     torch.manual_seed(0)
-    if name in models.TRANSFORMERS:
+    if models.images(name) is None:
         return _translation(name, microbatches, batch)
     model = models.build(name, width=width).to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)

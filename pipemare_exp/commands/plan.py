@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from pipemare_exp import methods
+from pipemare_exp import methods, models
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
@@ -67,11 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _usual_optimizer(model: str | None) -> str:
-    if model is None:
-        return "sgd_momentum"
-    from pipemare_exp.models import TRANSFORMERS  # imports torch
-
-    return "adamw" if model in TRANSFORMERS else "sgd_momentum"
+    return "adamw" if model is not None and models.images(model) is None else "sgd_momentum"
 
 
 def make_plan(
@@ -123,10 +119,9 @@ def _stages(stages: int | None, model: str | None) -> tuple[int, list[int] | Non
         if stages is None:
             raise UserError("neither --stages nor --model; give one, as in --stages 8 or --model resnet50")
         return stages, None
-    from pipemare_exp.models import unit_sizes  # imports torch
-    from pipemare_exp.pipeline.model.units import choose_boundaries
+    from pipemare_exp.pipeline.model.units import choose_boundaries  # imports torch
 
-    units = unit_sizes(model)
+    units = models.unit_sizes(model)
     if stages is None:
         return len(units), units
     if stages > len(units):
@@ -144,17 +139,17 @@ def _measure(args: argparse.Namespace) -> int:
         raise UserError("--measure needs --model and --stages: it cuts that model into so many stages")
     import torch
 
-    from pipemare_exp import models
     from pipemare_exp.pipeline.model.recompute import piece_starts
     from pipemare_exp.pipeline.model.units import pieces, weight_units
     from pipemare_exp.pipeline.runtime.measure import balanced_pieces, piece_seconds
 
-    if args.model in models.TRANSFORMERS:
-        raise UserError(f"--measure --model {args.model}: it measures ResNets; a Transformer needs a task's sentences")
+    shape = models.images(args.model)
+    if shape is None:
+        raise UserError(f"--measure --model {args.model}: it measures image models; this one needs a task's sentences")
     torch.manual_seed(0)
     torch.set_num_threads(1)  # as every rank has
     model: Any = models.build(args.model).train()
-    images = torch.randn(args.batch, model.spec.channels, model.spec.size, model.spec.size)
+    images = torch.randn(args.batch, *shape)
     cut = pieces(model)
     with torch.no_grad():
         model.eval()

@@ -26,17 +26,28 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Spec:
-    """What tells networks apart: block type, blocks per group, first width, and the images they take."""
+    """What tells networks apart: block type, blocks per group, first width, and the channels of their images."""
 
     block: type[BasicBlock] | type[Bottleneck]
     blocks: tuple[int, ...]
     width: int = 16
     channels: int = 3
-    size: int = 32
 
+
+IMAGES = {
+    "digits_resnet": (1, 8, 8),
+    "resnet20": (3, 32, 32),
+    "resnet32": (3, 32, 32),
+    "resnet56": (3, 32, 32),
+    "resnet110": (3, 32, 32),
+    "resnet18": (3, 32, 32),
+    "resnet50": (3, 32, 32),
+    "resnet152": (3, 32, 32),
+}
+"""The (channels, height, width) of the images that each is made for; read by `models` without importing this file."""
 
 SPECS = {
-    "digits_resnet": Spec(BasicBlock, (3, 3, 3), width=8, channels=1, size=8),
+    "digits_resnet": Spec(BasicBlock, (3, 3, 3), width=8, channels=1),
     "resnet20": Spec(BasicBlock, (3, 3, 3)),
     "resnet32": Spec(BasicBlock, (5, 5, 5)),
     "resnet56": Spec(BasicBlock, (9, 9, 9)),
@@ -47,9 +58,13 @@ SPECS = {
 }
 
 
+def build(name: str, num_classes: int = 10, width: int | None = None) -> ResNet:
+    """The ResNet of this name; `width` is the number of channels of its first group."""
+    return ResNet(SPECS[name], num_classes=num_classes, width=width)
+
+
 class ResNet(nn.Module):
-    """A residual network on images of shape (B, spec.channels, spec.size, spec.size); gives (B,
-    num_classes) logits.
+    """A residual network on images of shape (B, spec.channels, height, height); gives (B, num_classes) logits.
 
     `width` (channels of the first group; doubled from group to group) replaces the one of the spec.
     Attribute names are torchvision's: conv1, bn1, layer1, layer2, ..., fc.
@@ -60,7 +75,6 @@ class ResNet(nn.Module):
         width = spec.width if width is None else width
         if width < 1:
             raise UserError(f"model.width={width}; it must be at least 1 (null: the model's own, {spec.width})")
-        self.spec = spec
         self.conv1 = conv3x3(spec.channels, width)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()

@@ -20,6 +20,9 @@ from pipemare_exp.models import fairseq_door as door
 from pipemare_exp.pipeline.model.dropout import register_dropout
 from pipemare_exp.pipeline.model.units import Piece, State, register_units, weight_units
 
+SENTENCES = ("transformer", "transformer_iwslt_de_en")
+"""The names of this network, fairseq's among them; read by `models` without importing this file."""
+
 TYINGS = ("none", "decoder", "all")
 """What shares its weights: nothing; decoder input and output; encoder input too (needs one joint dictionary)."""
 

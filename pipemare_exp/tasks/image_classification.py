@@ -101,20 +101,21 @@ class ImageClassification:
 
     def build_model(self) -> nn.Module:
         """The model with weights drawn from (seed, "init") on the CPU, not from the global generator."""
+        self._check_model()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeding.key(self.seed, "init"))
             model = models.build(self.model_name, num_classes=self.classes, width=self.width)
-        self._check_shape(model)
         model.to(self.device)
         return model.to(memory_format=torch.channels_last) if self.channels_last else model
 
-    def _check_shape(self, model: Any) -> None:
-        height, _, channels = self.train.images.shape[1:]
-        if (model.spec.channels, model.spec.size) != (channels, height):
+    def _check_model(self) -> None:
+        height, width, channels = self.train.images.shape[1:]
+        shape = models.images(self.model_name)
+        if shape != (channels, height, width):
+            takes = "sentences" if shape is None else f"images of {shape[1]}x{shape[2]} with {shape[0]} channels"
             raise UserError(
-                f"model.name={self.model_name} takes images of {model.spec.size}x{model.spec.size} with "
-                f"{model.spec.channels} channels, but {self.name} has {height}x{height} with {channels}; "
-                f"allowed for {self.name}: {', '.join(fitting_models(channels, height))}"
+                f"model.name={self.model_name} takes {takes}, but {self.name} has {height}x{width} with {channels}; "
+                f"allowed for {self.name}: {', '.join(models.taking((channels, height, width)))}"
             )
 
     def probe(self, model: nn.Module) -> None:
@@ -203,13 +204,6 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     total = counts.sum(1)
     mean = counts @ levels / total
     return mean, np.sqrt((counts * (levels - mean[:, None]) ** 2).sum(1) / total)
-
-
-def fitting_models(channels: int, size: int) -> list[str]:
-    """Names of the models that take images of this shape."""
-    from pipemare_exp.models.resnet import SPECS
-
-    return [name for name, spec in SPECS.items() if (spec.channels, spec.size) == (channels, size)]
 
 
 def build(cfg: Any, device: torch.device, memory_format: str) -> ImageClassification:

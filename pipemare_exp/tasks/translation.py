@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipemare_exp import models
 from pipemare_exp.data.bitext import SOURCE, TARGET, Binarised
 from pipemare_exp.data.tokenisers import Tokeniser
 from pipemare_exp.errors import UserError
-from pipemare_exp.models import TRANSFORMERS, transformer
 from pipemare_exp.models import fairseq_door as door
+from pipemare_exp.models import transformer
 from pipemare_exp.seeding import generator, key
 from pipemare_exp.tasks import decoding
 
@@ -253,10 +254,9 @@ def build(cfg: Any, device: torch.device, memory_format: str) -> Translation:
     """The translation task that `cfg` describes; its data is prepared or taken from the cache."""
     from pipemare_exp.data import bitext, cache, numerals
 
-    if cfg.model.name not in TRANSFORMERS:
-        raise UserError(
-            f"model.name={cfg.model.name} with task {cfg.task.name}: translation trains {' or '.join(TRANSFORMERS)}"
-        )
+    if models.images(cfg.model.name) is not None:
+        allowed = " or ".join(models.taking(None))
+        raise UserError(f"model.name={cfg.model.name} with task {cfg.task.name}: translation trains {allowed}")
     root = cache.data_root(cfg.data.root)
     options = {
         name: value

@@ -10,7 +10,7 @@ from torch import nn
 
 from pipemare_exp import models
 from pipemare_exp.errors import UserError
-from pipemare_exp.models.resnet import SPECS
+from pipemare_exp.models.resnet import IMAGES, SPECS
 from pipemare_exp.pipeline.model.units import pieces, weight_units
 
 UNITS = {
@@ -36,11 +36,10 @@ def make(name: str, width: int | None) -> tuple[nn.Module, torch.Tensor]:
             nn.init.normal_(module.bias)
             nn.init.normal_(module.running_mean)
             nn.init.uniform_(module.running_var, 0.5, 2)
-    spec = model.spec
-    return model, torch.randn(4, spec.channels, spec.size, spec.size)
+    return model, torch.randn(4, *models.images(name))
 
 
-@pytest.mark.parametrize("name", models.RESNETS)
+@pytest.mark.parametrize("name", SPECS)
 def test_number_of_weight_units(name):
     assert len(models.unit_sizes(name)) == UNITS[name]
 
@@ -162,4 +161,4 @@ def test_wrong_names_and_options():
         models.build("resnet20", dropout=0.1)
     with pytest.raises(UserError, match="width=0"):
         models.build("resnet20", width=0)
-    assert set(models.RESNETS) == set(SPECS)
+    assert set(IMAGES) == set(SPECS)

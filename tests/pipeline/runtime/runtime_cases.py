@@ -149,7 +149,7 @@ class Images:
         self.y = torch.from_numpy(digits.target).long()
         self.microbatches = case.microbatches
         if case.model == "resnet":
-            self.model: nn.Module = ResNet(Spec(BasicBlock, (1, 1), width=4, channels=1, size=8))
+            self.model: nn.Module = ResNet(Spec(BasicBlock, (1, 1), width=4, channels=1))
         else:
             self.model = DropoutNet()
 
