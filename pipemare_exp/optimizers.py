@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer, MatrixDecay
 
 Schedule = Callable[[int], float]
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
+DECAYS = ("all", "matrices")
 SCHEDULES = ("constant", "step_decay", "cosine", "inverse_sqrt")
 
 
@@ -22,18 +24,22 @@ def optimizer(
     momentum: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    decay: str = "all",
     betas: Sequence[float] = (0.9, 0.999),
     eps: float = 1e-8,
     fused: bool = False,
-) -> Callable[[list[dict]], torch.optim.Optimizer]:
+) -> MakeOptimizer:
     """A maker of the torch optimizer `name` from parameter groups (one per stage), rates set by the emulator.
 
-    Weight decay is L2 added to the gradient for sgd and adam, decoupled for adamw. By default a kernel for each tensor
-    on a CPU and foreach kernels elsewhere, whichever costs less, bitwise equal to plain PyTorch's; `fused` ones agree
-    to about 1e-6.
+    Weight decay is L2 added to the gradient for sgd and adam, decoupled for adamw. `decay`: what decays, "all" weights
+    or "matrices", which leaves out every parameter of one dimension: biases and norms. By default there is a kernel for
+    each tensor on a CPU and there are foreach kernels elsewhere, whichever costs less: bitwise equal to plain
+    PyTorch's. `fused` ones agree to about 1e-6.
     """
     if name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={name}: known are {', '.join(OPTIMIZERS)}{suggest(name, OPTIMIZERS)}")
+    if decay not in DECAYS:
+        raise UserError(f"optimizer.decay={decay}: allowed are {', '.join(DECAYS)}{suggest(decay, DECAYS)}")
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     own: dict[str, Any] = (
         {"momentum": momentum, "nesterov": nesterov} if name == "sgd" else {"betas": tuple(betas), "eps": eps}
@@ -43,7 +49,7 @@ def optimizer(
         foreach = not fused and groups[0]["params"][0].device.type != "cpu"
         return kinds[name](groups, lr=0.0, weight_decay=weight_decay, foreach=foreach, fused=fused, **own)
 
-    return make
+    return MatrixDecay(make) if decay == "matrices" else make
 
 
 def rate_schedule(

@@ -43,7 +43,7 @@ class StageWeights:
         self.flat, self.method, self.history, self.clip = flat, method, history, clip
         self.stages = flat.stages
         self.owned = [stage for stage, weights in enumerate(self.stages) if weights.numel()]
-        self.optimizer = optimizer_of(optimizer, flat, self.owned)
+        self.optimizer, self.group_stages = optimizer_of(optimizer, flat, self.owned)
         self.rates = [0.0] * len(self.stages)
         sizes = [weights.numel() for weights in self.stages]
         self.staged = StagedCopies(flat.weights, sizes, self._write) if staged else None
@@ -120,8 +120,8 @@ class StageWeights:
                 nn.utils.clip_grad_norm_(stages, self.clip[1])
         self.method.transform_gradients(step, self.flat.stage_gradients)
         self.rates = [rate * factor for factor in self.method.rate_factors(step)]
-        for parameters, stage in zip(self.optimizer.param_groups, self.owned, strict=True):
-            parameters["lr"] = self.rates[stage]
+        for group, stage in zip(self.optimizer.param_groups, self.group_stages, strict=True):
+            group["lr"] = self.rates[stage]
         self.method.about_to_update(step, self.history)
         self.optimizer.step()
         self.method.updated(step, self._changes())

@@ -133,6 +133,8 @@ def _in_steps(switch: Any, steps_per_epoch: int) -> Any:
 
 def _resolve_optimizer(cfg: Config) -> Any:
     optimizer = cfg.optimizer
+    if optimizer.decay == "all" or not optimizer.weight_decay:
+        optimizer = replace(optimizer, decay=None)
     if optimizer.name == "sgd":
         optimizer = replace(
             optimizer,

@@ -153,6 +153,8 @@ class OptimizerConfig:
     momentum: float | None = bounded(low=0.0, below=1.0)
     nesterov: bool | None = None
     weight_decay: float = bounded(0.0, low=0.0)
+    decay: str | None = choice(None, "all", "matrices")
+    """What decays: all weights, or matrices only, which leaves out biases and norms; None is all."""
     betas: tuple[float, float] | None = None
     eps: float | None = bounded(above=0.0)
     fused: bool = False

@@ -100,6 +100,26 @@ class FlatWeights:
             made[-1].grad = gradient
         return made
 
+    def by_rank(self, stage: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Flat parameters that cover `stage`: over its matrices (and tensors of more dimensions), and over its vectors.
+
+        Parameters of one kind that follow each other share one.
+        """
+        flat = self.stages[stage]
+        low, high = flat.storage_offset(), flat.storage_offset() + flat.numel()
+        kinds: list[tuple[int, bool]] = []  # where matrices begin (True), or vectors
+        for view, _ in self._views[stage // self.split]:
+            if not kinds or kinds[-1][1] != (view.dim() > 1):
+                kinds.append((int(view.storage_offset()), view.dim() > 1))
+        found: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        for (start, kind), (end, _) in zip(kinds, [*kinds[1:], (high, False)], strict=True):
+            begin, end = max(start, low), min(end, high)
+            if begin < end:
+                part = nn.Parameter(self.weights[begin:end])
+                part.grad = self.gradients[begin:end]
+                found[kind].append(part)
+        return found[True], found[False]
+
     def check(self) -> None:
         """Raise RuntimeError if a parameter or gradient has left the flat buffers.
 

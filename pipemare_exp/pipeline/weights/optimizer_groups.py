@@ -28,16 +28,43 @@ class Shaped:
         return self.make(groups)
 
 
-def optimizer_of(make: MakeOptimizer, flat: FlatWeights, stages: Sequence[int]) -> torch.optim.Optimizer:
-    """The optimizer of `stages`, which have weights. Raises UserError where it has groups or rates of its own."""
-    shaped = isinstance(make, Shaped)
-    wanted = [flat.shaped(s) if shaped else [flat.stages[s]] for s in stages]
-    made = make([{"params": list(parameters), "lr": 0.0} for parameters in wanted])
+@dataclass(frozen=True)
+class MatrixDecay:
+    """Makes an optimizer whose weight decay leaves out the parameters of one dimension: biases and norms.
+
+    A stage then has a group of flat tensors over its matrices (and tensors of more dimensions), and one, with
+    weight_decay=0, over the others. Neighbours of a kind are one tensor."""
+
+    make: MakeOptimizer
+
+    def __call__(self, groups: list[dict]) -> torch.optim.Optimizer:
+        return self.make(groups)
+
+
+def _groups(make: MakeOptimizer, flat: FlatWeights, stage: int) -> list[dict]:
+    if isinstance(make, Shaped):
+        return [{"params": flat.shaped(stage)}]
+    if isinstance(make, MatrixDecay):
+        matrices, vectors = flat.by_rank(stage)
+        groups: list[dict] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
+    return [{"params": [flat.stages[stage]]}]
+
+
+def optimizer_of(
+    make: MakeOptimizer, flat: FlatWeights, stages: Sequence[int]
+) -> tuple[torch.optim.Optimizer, list[int]]:
+    """The optimizer of `stages`, which have weights, and the stage of each of its groups.
+
+    Raises UserError where it has groups or rates of its own.
+    """
+    wanted = [(stage, group) for stage in stages for group in _groups(make, flat, stage)]
+    made = make([{**group, "params": list(group["params"]), "lr": 0.0} for _, group in wanted])
     found = [group["params"] for group in made.param_groups]
-    if [[id(p) for p in group] for group in found] != [[id(p) for p in group] for group in wanted]:
+    if [[id(p) for p in group] for group in found] != [[id(p) for p in group["params"]] for _, group in wanted]:
         raise UserError(
             f"the optimizer has {len(found)} parameter groups of its own: give it the {len(wanted)} that it is made "
-            "from, one per stage, as they are"
+            "from, those of its stages, as they are"
         )
     for group in made.param_groups:
         if group["lr"] != 0:
@@ -45,4 +72,4 @@ def optimizer_of(make: MakeOptimizer, flat: FlatWeights, stages: Sequence[int]) 
                 f"the optimizer has a rate of its own, lr={group['lr']}: a stage's rate is the one given to step(), "
                 "times what the method makes of it; leave the groups at lr=0"
             )
-    return made
+    return made, [stage for stage, _ in wanted]

@@ -214,6 +214,14 @@ def test_recomputation_cuts_at_pieces_and_sqrt_is_a_number_when_resolved() -> No
         resolved("pipeline.recompute=cube")
 
 
+def test_what_decays_is_left_out_where_it_is_all_or_nothing_does() -> None:
+    assert config_hash(resolved("optimizer.decay=all")) == config_hash(resolved())
+    assert resolved("optimizer.decay=matrices", "optimizer.weight_decay=0").optimizer.decay is None
+    assert resolved("optimizer.decay=matrices").optimizer.decay == "matrices"
+    with pytest.raises(UserError, match="optimizer.decay=matrix.*all, matrices"):
+        resolved("optimizer.decay=matrix")
+
+
 def test_a_split_into_one_is_no_split() -> None:
     assert config_hash(resolved("pipeline.split=1")) == config_hash(resolved())
 

@@ -196,7 +196,8 @@ def test_a_worker_that_dies_costs_its_own_cell_only(tmp_path: Path, monkeypatch:
             path.set_status("running", 4)
             if path.name == "deadly":
                 raise BrokenProcessPool("a worker died")
-            (path.path / "result.json").write_text('{"outcome": "finished", "seconds": 1}')
+            done = {"outcome": "finished", "step": 10, "metric": "accuracy", "best": 1, "last": 1, "seconds": 1}
+            (path.path / "result.json").write_text(json.dumps(done))
         return [None] * len(names)
 
     monkeypatch.setattr(Sweep, "_multirun", multirun)

@@ -42,6 +42,7 @@ class Case:
     flush: str = "gpipe"
     ranks: int | None = None
     optimizer: str = "sgd"
+    decay: str = "all"
     clip: float | None = None
     steps: int = 30
     resume: int | None = None
@@ -53,6 +54,7 @@ class Case:
         parts += [f"S{self.segment}"] if self.segment else []
         parts += [self.flush] if self.flush != "gpipe" else []
         parts += [f"R{self.ranks}"] if self.ranks else []
+        parts += [self.optimizer, self.decay] if self.decay != "all" else []
         parts += ["clip"] if self.clip else []
         parts += [f"from{self.resume}"] if self.resume else []
         return "-".join(parts)
@@ -66,8 +68,8 @@ class Case:
 
     def make_optimizer(self) -> Any:
         if self.optimizer == "sgd":
-            return optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4)
-        return optimizers.optimizer(self.optimizer, weight_decay=1e-2, betas=(0.9, 0.98))
+            return optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4, decay=self.decay)
+        return optimizers.optimizer(self.optimizer, weight_decay=1e-2, betas=(0.9, 0.98), decay=self.decay)
 
     @property
     def rate(self) -> float:

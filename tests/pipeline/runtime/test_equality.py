@@ -33,6 +33,8 @@ PAIR = [
     Case("gpipe", microbatches=2, model="transformer", optimizer="adamw"),
     Case("t1+t2+t3", microbatches=2, model="transformer", optimizer="adamw"),
     Case("t2", microbatches=2, model="transformer", optimizer="adamw", segment=2, stages=4, ranks=2),
+    Case("t1+t2", microbatches=2, decay="matrices"),
+    Case("t1", microbatches=2, model="transformer", optimizer="adamw", decay="matrices"),
 ]
 
 
@@ -48,6 +50,7 @@ RESUMED = [
     Case("t2", microbatches=2, stages=4, ranks=2, segment=4, resume=14),
     Case("t1+t2", microbatches=1, model="transformer", optimizer="adamw", resume=10),
     Case("gpipe", microbatches=2, resume=20),
+    Case("t1+t2", microbatches=2, decay="matrices", resume=9),
 ]
 
 
@@ -79,11 +82,14 @@ def check(case: Case, folder: Path) -> None:
     if statistics:
         assert sorted(map(_fingerprint, buffers)) == sorted(map(_fingerprint, statistics))
     assert [loss.item() for loss in results[0]["losses"]] == [loss.item() for loss in losses[case.resume or 0 :]]
-    for stage, parameters in enumerate(emulator.optimizer.param_groups):
+    groups = list(zip(emulator.weights.group_stages, emulator.optimizer.param_groups, strict=True))
+    for stage in range(case.stages):
         mine = next(r["optimizer"][stage] for r in results if stage in r["optimizer"])["state"]
-        theirs = emulator.optimizer.state[parameters["params"][0]]
-        for name, value in mine.get(0, {}).items():
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[name])), f"{name} of stage {stage}"
+        parameters = [parameter for owner, group in groups if owner == stage for parameter in group["params"]]
+        for index, kept in mine.items():
+            theirs = emulator.optimizer.state[parameters[index]]
+            for name, value in kept.items():
+                assert torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[name])), f"{name} of stage {stage}"
 
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
