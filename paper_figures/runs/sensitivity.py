@@ -50,14 +50,14 @@ def numbers(rows: Sequence[RunRow], axis: Axis) -> list[dict[str, Any]]:
 def draw_points(axes: Axes, metric: Metric, table: Sequence[dict[str, Any]]) -> bool:
     """A line a method through its means; crosses beyond the worst one for diverged runs. Returns whether any were."""
     means = [one["best_mean"] for one in table if one["best_mean"] is not None]
-    floor = metric.clipped(metric.worsened(metric.worst(means or [0.0]), by=4.0 * metric.point))
+    beyond = metric.clipped(metric.worsened(metric.worst(means or [0.0]), by=4.0 * metric.point))
     crosses = False
     for label in style.in_order(one["method"] for one in table):
         points = [one for one in table if one["method"] == label]
         draw_means(axes, metric, label, [one["value"] for one in points], points)
         lost = [one["value"] for one in points if one["diverged"]]
         for value in lost:
-            draw_cross(axes, metric, value, floor, style.look(label).color)
+            draw_cross(axes, metric, value, beyond, style.look(label).color)
         crosses |= bool(lost)
     return crosses
 
