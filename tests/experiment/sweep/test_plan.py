@@ -44,6 +44,16 @@ def test_a_cell_leads_to_the_run_that_train_makes_of_the_same_overrides(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_run_whose_status_was_lost_in_a_power_cut_is_interrupted(content: str, tmp_path: Path) -> None:
+    (one,) = sweep_plan.plan([cell("t1")], tmp_path)
+    assert one.run is not None
+    one.run.create()
+    (one.run.path / "config.yaml").write_text("seed: 0")
+    (one.run.path / "status.json").write_text(content)
+    assert (one.state, one.error) == ("interrupted", "")
+
+
 def test_cells_of_one_run_are_one(tmp_path: Path) -> None:
     planned = sweep_plan.plan([cell("t1", "pipeline.recompute=7"), cell("t1", "pipeline.recompute=sqrt")], tmp_path)
     assert [one.cell.overrides[-1] for one in planned] == ["pipeline.recompute=7"]  # of 43 stages
