@@ -29,8 +29,10 @@ from pipemare_exp.pipeline.runtime.processes import keep_freed_memory, let_compu
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 from pipemare_exp.pipeline.runtime.timeline import aligned, utilization, windows
+from pipemare_exp.pipeline.runtime.training import Training
 from pipemare_exp.pipeline.runtime.transport import Transport
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
+from pipemare_exp.pipeline.shape import Pipeline
 
 TIMEOUT = 120.0
 
@@ -118,10 +120,13 @@ def ours(spec: dict[str, Any]) -> dict[str, Any]:
     depth = 0 if name == "gpipe" else history_depth(max(slot_delays(len(work.boundaries))), count)
     columns = columns_of(method(), len(work.boundaries), count, steps + 2 * depth + 2, "duplex", flush=flush)
     runtime = Runtime(
-        work.model, work.units, work.boundaries, method, optimizers.optimizer("sgd", momentum=0.9),
-        columns, stages, Transport(stages, TIMEOUT, torch.device("cpu")), Feed(work.minibatches, count), work.loss,
-        lambda step: 0.001,
-    )  # fmt: skip
+        work.model,
+        Pipeline(work.units, work.boundaries, count),
+        Training(method, optimizers.optimizer("sgd", momentum=0.9), work.loss, lambda step: 0.001),
+        columns,
+        Transport(stages, TIMEOUT, torch.device("cpu")),
+        Feed(work.minibatches, count),
+    )
     while runtime.advance():
         pass
     own = {"timeline": runtime.timeline.export(), "memory": runtime.memory(), "resident": resident()}

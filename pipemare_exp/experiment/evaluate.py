@@ -11,7 +11,7 @@ from pipemare_exp.experiment.config.identity import config_hash
 from pipemare_exp.experiment.config.load import from_mapping
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, read
 from pipemare_exp.experiment.runs.folder import Run
-from pipemare_exp.experiment.runtime.engine import Pipeline
+from pipemare_exp.experiment.runtime.engine import RuntimeEngine
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.loop import BEST, Loop
 from pipemare_exp.experiment.training.threads import settle
@@ -38,7 +38,7 @@ def restore(run: Run, checkpoint: str = "last", device: str | None = None) -> Lo
         emit=lambda rows: None,
         stop=lambda: True,
         stepped=lambda: None,
-        engine=Pipeline(prepared) if cfg.engine.name == "runtime" else None,
+        engine=RuntimeEngine(prepared) if cfg.engine.name == "runtime" else None,
     )
     loop.hash = identity
     loop.check(state)

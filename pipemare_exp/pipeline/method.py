@@ -176,9 +176,9 @@ class Method:
         if shape.segment is not None:
             self.check_takes(RECOMPUTATION, "leave it out")
         self.stages, self.microbatches = shape.stages, shape.microbatches
-        self.slots, self.segment = shape.slots, shape.segment
-        self.delays = slot_delays(shape.stages, shape.slots)
-        self.tau = mean_delays(shape.stages, shape.microbatches, shape.slots)
+        self.slots, self.segment = self.only_slots or shape.slots, shape.segment
+        self.delays = slot_delays(shape.stages, self.slots)
+        self.tau = mean_delays(shape.stages, shape.microbatches, self.slots)
         self.recompute_delays = [0] * shape.stages
         if shape.segment is not None:
             self.recompute_delays = recompute_delays(shape.stages, shape.segment)

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config.lengths import last_step
 from pipemare_exp.experiment.config.load import from_mapping
-from pipemare_exp.experiment.training import assemble
-from pipemare_exp.pipeline.runtime.routes import columns_of
+from pipemare_exp.experiment.runtime.build import run_columns
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
 
 COLOURS = {"forward": "C0", "backward": "C1", "recompute": "C2", "update": "C3", "evaluate": "0.8"}
@@ -63,10 +61,7 @@ def draw(trace: Mapping[str, Any], tree: Mapping[str, Any], path: Path, first: i
 
 def _draw_schedule(axes: Any, cfg: Any, begin: int, steps: int) -> None:
     pipeline = cfg.pipeline
-    columns = columns_of(
-        assemble.build_method(cfg.method, cfg.seed), pipeline.stages, pipeline.microbatches, last_step(cfg),
-        pipeline.slots, pipeline.recompute, cfg.engine.flush or "gpipe",
-    )  # fmt: skip
+    columns = run_columns(cfg)
     wide = 2 if columns.start is not None and begin >= columns.start and pipeline.slots == "duplex" else 1
     before = max(0, begin - 1 - history_depth(max(slot_delays(pipeline.stages, pipeline.slots)), pipeline.microbatches))
     first_stage = list(itertools.takewhile(lambda a: a.op != "U" or a.step < begin + steps, columns.stage(0, before)))

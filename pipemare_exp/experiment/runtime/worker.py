@@ -18,19 +18,19 @@ import torch.distributed as dist
 from pipemare_exp.environment import FAILURES
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.schema import Config
-from pipemare_exp.experiment.runtime import engine as runtime_engine
-from pipemare_exp.experiment.runtime.engine import Pipeline, RuntimeLoop
+from pipemare_exp.experiment.runtime import rank_files
+from pipemare_exp.experiment.runtime.build import TIMEOUT, build, check
+from pipemare_exp.experiment.runtime.decisions import tell, told
+from pipemare_exp.experiment.runtime.engine import RuntimeEngine
+from pipemare_exp.experiment.runtime.loop import RuntimeLoop
 from pipemare_exp.experiment.runtime.measured import report_of, write_reports
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training import session as train
 from pipemare_exp.experiment.training.assemble import Prepared
-from pipemare_exp.pipeline.model.cutting import cut
-from pipemare_exp.pipeline.runtime import messages as kinds
 from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
-from pipemare_exp.pipeline.runtime.messages import text_message, text_of
+from pipemare_exp.pipeline.runtime.messages import Kind, text_message, text_of
 from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory, watch_for_parent
 from pipemare_exp.pipeline.runtime.rank import Runtime
-from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 
 MEETING = timedelta(minutes=5)
 """How long ranks wait for each other at the start, while data is prepared."""
@@ -84,50 +84,37 @@ def _prepare_in_turn(cfg: Config, ranks: int) -> Prepared | None:
         except BaseException as error:
             if isinstance(error, UserError):
                 record_exit(2)
-            runtime_engine.tell({"go": False})
+            tell({"go": False})
             raise
-        runtime_engine.tell({"go": True})
+        tell({"go": True})
         return prepared
-    return assemble.prepare(cfg) if runtime_engine.told()["go"] else None
-
-
-def check(prepared: Prepared, ranks: int) -> None:
-    """UserError, with the reason, for what the runtime cannot do."""
-    cfg = prepared.cfg
-    pipeline = cfg.pipeline
-    assert pipeline.stages is not None and not isinstance(pipeline.recompute, str)
-    ranks_of(pipeline.stages, ranks)
-    cut(prepared.model, prepared.units, list(pipeline.boundaries or ()))
-    columns_of(
-        assemble.build_method(cfg.method, cfg.seed), pipeline.stages, pipeline.microbatches, 1, pipeline.slots,
-        pipeline.recompute, cfg.engine.flush or "gpipe",
-    )  # fmt: skip
+    return assemble.prepare(cfg) if told()["go"] else None
 
 
 def _lead(
     prepared: Prepared, ranks: int, overrides: Sequence[str], runs: str | None, out: TextIO
 ) -> tuple[int, train.Result]:
-    pipeline = Pipeline(prepared, ranks)
+    engine = RuntimeEngine(prepared, ranks)
     watch: list[Watch] = []
 
     def make_loop(*args: Any, **options: Any) -> RuntimeLoop:
-        loop = RuntimeLoop(*args, **(options | {"engine": pipeline}))
-        watch.append(watch_actions(lambda: pipeline.runtime, prepared.cfg.engine.timeout))
+        loop = RuntimeLoop(*args, **(options | {"engine": engine}))
+        watch.append(watch_actions(lambda: engine.runtime, prepared.cfg.engine.timeout))
         return loop
 
     try:
         result = train.train(prepared.cfg, overrides, runs=runs, out=out, prepared=prepared, make_loop=make_loop)
     except BaseException as error:
-        if pipeline.runtime is None:
+        if engine.runtime is None:
             if isinstance(error, UserError):
                 record_exit(2)
-            runtime_engine.tell({"go": False, "code": 2})
+            tell({"go": False, "code": 2})
         else:
-            leave(pipeline.runtime, error)
+            leave(engine.runtime, error)
         raise
-    runtime = pipeline.runtime
+    runtime = engine.runtime
     if runtime is None:  # found finished
-        runtime_engine.tell({"go": False, "code": 0})
+        tell({"go": False, "code": 0})
         return result.exit_code, result
     if result.outcome == "failed" or (result.outcome == "interrupted" and runtime.stop_at is None):
         text = result.run.status.get("error", "rank 0 was interrupted").removeprefix("RankFailure: ")
@@ -135,9 +122,9 @@ def _lead(
         leave(runtime, RankFailure(text))
         return 1, result
     if result.outcome == "diverged":
-        runtime.transport.tell(kinds.STOP)
+        runtime.transport.tell(Kind.STOP)
     reports = [report_of(runtime)]
-    reports += [json.loads(text_of(runtime.transport.take((kinds.REPORT, r, 0), r))) for r in range(1, ranks)]
+    reports += [json.loads(text_of(runtime.transport.take((Kind.REPORT, r, 0), r))) for r in range(1, ranks)]
     write_reports(result.run.path, prepared.cfg, reports)
     runtime.transport.close()
     for each in watch:
@@ -149,21 +136,21 @@ def _follow(prepared: Prepared, ranks: int) -> int:
     """Any rank but 0: work until the columns end, or rank 0 ends the run."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 hears it too, and says where to stop
-    decision = runtime_engine.told()
+    decision = told()
     if not decision["go"]:
         return decision["code"]
     folder = Path(decision["folder"])
-    runtime = runtime_engine.build(prepared, ranks, folder, lambda version: (False, False))
+    runtime = build(prepared, ranks, folder, lambda version: (False, False))
     watch = watch_actions(lambda: runtime, prepared.cfg.engine.timeout)
     try:
         if decision["version"] is not None:
-            runtime_engine.restore_rank(runtime, folder, decision["version"])
+            rank_files.restore(runtime, folder, decision["version"])
         try:
             while runtime.advance():
                 pass
         except Stopped:
             pass
-        runtime.transport.send(0, text_message(kinds.REPORT, json.dumps(report_of(runtime)), stage=runtime.rank))
+        runtime.transport.send(0, text_message(Kind.REPORT, json.dumps(report_of(runtime)), stage=runtime.rank))
         runtime.transport.close()
     except Exception as error:
         leave(runtime, error)
@@ -174,7 +161,7 @@ def _follow(prepared: Prepared, ranks: int) -> int:
 
 def leave(runtime: Runtime, error: BaseException) -> None:
     """Pass on what has happened, in one line; this process should end then."""
-    text = str(error) if isinstance(error, RankFailure) else runtime_engine.failure(runtime, error)
+    text = str(error) if isinstance(error, RankFailure) else runtime.failure(error)
     transport = runtime.transport
     if transport.rank:
         said = transport.rank == 1 and text.startswith("rank 0 ") and FAILURES not in os.environ
@@ -204,7 +191,7 @@ def watch_actions(runtime: Callable[[], Runtime | None], timeout: float | None) 
             print(f"pipemare: {line}", file=sys.stderr, flush=True)
         transport.leave(line)
 
-    return Watch(timeout or runtime_engine.TIMEOUT, running, tell)
+    return Watch(timeout or TIMEOUT, running, tell)
 
 
 def record_exit(code: int) -> None:

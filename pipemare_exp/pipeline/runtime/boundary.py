@@ -16,8 +16,13 @@ Sent = tuple[State | None, tuple[bool, ...]]
 
 
 @dataclass
-class Graph:
-    """A microbatch at a stage between the pass that made its graph and its backward."""
+class InFlight:
+    """A microbatch at a stage between the pass that made its autograd graph and its backward.
+
+    - `inputs`: the leaves of the graph, None at the first stage; `outputs`: what the pass gave;
+    - `read`: the weights that it read;
+    - `recomputed`: whether the pass was a recomputation, and not the forward.
+    """
 
     inputs: State | None
     outputs: State

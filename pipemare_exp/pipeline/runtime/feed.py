@@ -1,9 +1,8 @@
-"""What a rank is given from outside: microbatches by their index, and what the training around it wants of it."""
+"""The microbatches that a rank reads, by their index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -33,17 +32,3 @@ class Feed:
         """Steps before `step` are not asked for again."""
         for old in [held for held in self._held if held < step]:
             del self._held[old]
-
-
-@dataclass
-class Wishes:
-    """What the training around the runtime wants of it. All ranks have the same `observed`.
-
-    observed    whether weights and statistics after t steps are wanted at rank 0
-    checkpoint  rank 0, asked once when step t - 1 begins: (whether to save at version t, whether to end there)
-    save        a rank's state at version t, by stage: write it down
-    """
-
-    observed: Callable[[int], bool] = field(default=lambda version: False)
-    checkpoint: Callable[[int], tuple[bool, bool]] = field(default=lambda version: (False, False))
-    save: Callable[[int, dict[int, dict[str, Any]]], None] | None = None

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipemare_exp.pipeline.runtime import messages as kinds
-from pipemare_exp.pipeline.runtime.messages import Message, text_of
+from pipemare_exp.pipeline.runtime.messages import Kind, Message, text_of
 
 ANSWER = 5.0
 """Seconds that a silent rank has to answer before it is held to hang."""
@@ -44,11 +43,11 @@ class Inbox:
         with self._changed:
             if peer is not None:
                 self._answers[peer] = time.monotonic()
-            if message.kind == kinds.FAIL:
+            if message.kind == Kind.FAIL:
                 self.failure = self.failure or RankFailure(text_of(message))
-            elif message.kind == kinds.STOP:
+            elif message.kind == Kind.STOP:
                 self._stopped = True
-            elif message.kind < kinds.FAIL:
+            elif message.kind < Kind.FAIL:
                 self._arrived[message.kind, message.stage, message.index] = message
             self._changed.notify_all()
 

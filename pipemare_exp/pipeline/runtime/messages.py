@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -22,15 +23,27 @@ DTYPES = (
 )  # fmt: skip
 
 
-# Kinds of messages. The first three carry a microbatch's activations or gradients from stage to stage.
-FORWARD, RECOMPUTE, BACKWARD = 1, 2, 3
-LOSS, SNAPSHOT, SAVED, REPORT = 4, 5, 6, 7  # to rank 0
-FAIL, PING, PONG, END, STOP = 8, 9, 10, 11, 12  # about the ranks themselves
-HEADER = 13  # the header of a message whose block comes by NCCL
-LONGER = -1  # in the place of a header's length: the next message is longer than any before
+class Kind(IntEnum):
+    """What a message is. The first three carry a microbatch's activations or gradients from stage to stage."""
 
-NAMES = {FORWARD: "activations", RECOMPUTE: "recomputed activations", BACKWARD: "gradients", LOSS: "the loss",
-         SNAPSHOT: "weights", SAVED: "a saved checkpoint", REPORT: "a report"}  # fmt: skip
+    FORWARD, RECOMPUTE, BACKWARD = 1, 2, 3
+    LOSS, SNAPSHOT, SAVED, REPORT = 4, 5, 6, 7  # to rank 0
+    FAIL, PING, PONG, END, STOP = 8, 9, 10, 11, 12  # about the ranks themselves
+    HEADER = 13  # the header of a message whose block comes by NCCL
+
+
+LONGER = -1
+"""In the place of a header's length: the next message is longer than any before."""
+
+NAMES = {
+    Kind.FORWARD: "activations",
+    Kind.RECOMPUTE: "recomputed activations",
+    Kind.BACKWARD: "gradients",
+    Kind.LOSS: "the loss",
+    Kind.SNAPSHOT: "weights",
+    Kind.SAVED: "a saved checkpoint",
+    Kind.REPORT: "a report",
+}
 
 
 @dataclass

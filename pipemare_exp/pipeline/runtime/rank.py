@@ -8,77 +8,60 @@ takes, so an asynchronous method is never flushed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipemare_exp.pipeline.clipping import Clip, check_clip_of_runtime
-from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.clipping import check_clip_of_runtime
 from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
-from pipemare_exp.pipeline.model.units import Unit, group
-from pipemare_exp.pipeline.runtime import messages as kinds
 from pipemare_exp.pipeline.runtime.boundary import Sent, leaves, restored
-from pipemare_exp.pipeline.runtime.feed import Feed, Wishes
-from pipemare_exp.pipeline.runtime.messages import Message
+from pipemare_exp.pipeline.runtime.feed import Feed
+from pipemare_exp.pipeline.runtime.messages import Kind, Message
 from pipemare_exp.pipeline.runtime.routes import gives_to, takes_from
-from pipemare_exp.pipeline.runtime.stage import Loss, Stage
-from pipemare_exp.pipeline.runtime.stage_checkpoint import copied
+from pipemare_exp.pipeline.runtime.stage import Stage
+from pipemare_exp.pipeline.runtime.stage_checkpoint import copied, restore, state_of
 from pipemare_exp.pipeline.runtime.timeline import DeviceClock, Timeline
+from pipemare_exp.pipeline.runtime.training import Hooks, Training
 from pipemare_exp.pipeline.runtime.transport import Transport
 from pipemare_exp.pipeline.schedule.actions import Action, Op
 from pipemare_exp.pipeline.schedule.columns import Columns
-from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
+from pipemare_exp.pipeline.shape import Pipeline
 
-KIND = {Op.FORWARD: kinds.FORWARD, Op.RECOMPUTE: kinds.RECOMPUTE, Op.BACKWARD: kinds.BACKWARD}
+KIND = {Op.FORWARD: Kind.FORWARD, Op.RECOMPUTE: Kind.RECOMPUTE, Op.BACKWARD: Kind.BACKWARD}
 
 
 class Runtime:
-    """Rank `rank` of the pipeline: `ranks[rank]` are its stages. `model` is the whole model, of which it trains those.
+    """Rank `transport.rank` of `pipeline`, a cut of the whole `model`; it trains the stages that `transport` gives it.
 
-    - `make_method`: makes the method, a new object for every stage;
-    - `columns`: what is executed (see columns.py), with P, N, the steps, M and S;
-    - `feed(g)`: the microbatch; called where the first or the last stage is;
-    - `rate(t)`: alpha_base.
+    `columns` is what is executed (see columns.py). `feed(g)` gives microbatch g, and is asked where the first or the
+    last stage is.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        units: Sequence[Unit],
-        boundaries: Sequence[int],
-        make_method: Callable[[], Method],
-        optimizer: MakeOptimizer,
+        pipeline: Pipeline,
+        training: Training,
         columns: Columns,
-        ranks: Sequence[range],
         transport: Transport,
         feed: Feed,
-        loss: Loss,
-        rate: Callable[[int], float],
-        *,
-        seed: int = 0,
-        clip: Clip = None,
-        wishes: Wishes | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
-        check_clip_of_runtime(clip, len(boundaries))
-        self.columns, self.transport, self.feed, self.rate = columns, transport, feed, rate
-        self.wishes = wishes or Wishes()
+        check_clip_of_runtime(training.clip, pipeline.stages)
+        self.columns, self.transport, self.feed, self.rate = columns, transport, feed, training.rate
+        self.hooks = hooks or Hooks()
         self.microbatches, self.count = columns.microbatches, columns.stages
-        self.rank_of = {stage: rank for rank, stages in enumerate(ranks) for stage in stages}
+        self.rank_of = {stage: rank for rank, stages in enumerate(transport.stages_of) for stage in stages}
         self.rank = transport.rank
-        parts, grouped = cut(model, units, boundaries), group(units, boundaries)
+        parts = cut(model, pipeline.units, pipeline.boundaries)
         device = next(model.parameters()).device
-        dropout = KeyedDropout(model, seed, device)
-        slots = columns.slots
+        dropout = KeyedDropout(model, training.seed, device)
         self.stages = {
-            s: Stage(
-                model, parts[s], grouped[s], s, self.count, make_method(), optimizer, self.microbatches, slots,
-                dropout, loss, segment=columns.segment, clip=clip,
-            )
-            for s in ranks[self.rank]
-        }  # fmt: skip
+            s: Stage(model, pipeline, s, parts[s], training, dropout) for s in transport.stages_of[self.rank]
+        }
         on_cuda = device.type == "cuda"
         clock = DeviceClock(lambda: torch.cuda.Event(enable_timing=True)) if on_cuda else None
         self.timeline = Timeline(self.rank, clock)
@@ -162,7 +145,7 @@ class Runtime:
         microbatch = self.feed(g) if stage.first or stage.last else None
         notes = (0, 0) if message is None else message.notes
         if stage.first and n == 0:
-            save, stop = self.wishes.checkpoint(step + 1)
+            save, stop = self.hooks.checkpoint(step + 1)
             notes = (step + 1 if save or stop else 0, int(stop))
         if notes[0]:
             stage.gathering.begin(notes[0])
@@ -202,32 +185,32 @@ class Runtime:
             self.feed.forget(version)
         if stage.last:
             total = stage.losses.pop(step, torch.zeros((), device=stage.flat.weights.device))
-            self._dispatch(0, Message(kinds.LOSS, 0, version, (total.cpu(),)))
+            self._dispatch(0, Message(Kind.LOSS, 0, version, (total.cpu(),)))
         if self._reported(version):
             statistics = stage.statistics.pop(version)
             tensors = tuple(tensor.cpu() for tensor in (stage.flat_weights, *statistics))
-            self._dispatch(0, Message(kinds.SNAPSHOT, stage.index, version, tensors))
+            self._dispatch(0, Message(Kind.SNAPSHOT, stage.index, version, tensors))
         if version in stage.gathering:
             self._save(stage, version)
 
     def _reported(self, version: int) -> bool:
-        return version in self._planned or self.wishes.observed(version)
+        return version in self._planned or self.hooks.observed(version)
 
     def _save(self, stage: Stage, version: int) -> None:
         states = self._states.setdefault(version, {})
         empty = sorted(g for index, g in self._empty if index == stage.index)
-        states[stage.index] = copied({**stage.state_dict(), "empty": empty})
+        states[stage.index] = copied({**state_of(stage), "empty": empty})
         if len(states) == len(self.stages):
             del self._states[version]
-            if self.wishes.save is not None:
-                self.wishes.save(version, states)
-            self._dispatch(0, Message(kinds.SAVED, self.rank, version))
+            if self.hooks.save is not None:
+                self.hooks.save(version, states)
+            self._dispatch(0, Message(Kind.SAVED, self.rank, version))
 
     def restore(self, version: int, states: dict[int, dict[str, Any]]) -> None:
         """Go on from version `version`, with the states of this rank's stages that a checkpoint has."""
         self._after = version
         for index, stage in self.stages.items():
-            under_way = stage.load_state_dict(states[index], self.feed)
+            under_way = restore(stage, states[index], self.feed)
             self._empty |= {(index, g) for g in states[index]["empty"]}
             for saved in under_way:
                 op = Op.FORWARD if saved["kind"] == "forward" else Op.RECOMPUTE
@@ -237,16 +220,21 @@ class Runtime:
 
     def loss(self, version: int) -> Tensor:
         """The loss of the step that made `version`."""
-        return _only(self.transport.take((kinds.LOSS, 0, version), self.rank_of[self.count - 1]))[0]
+        return _only(self.transport.take((Kind.LOSS, 0, version), self.rank_of[self.count - 1]))[0]
 
     def snapshot(self, version: int, stage: int) -> list[Tensor]:
         """[flat weights, buffers...] of a stage at `version`, for which it was wanted."""
-        return _only(self.transport.take((kinds.SNAPSHOT, stage, version), self.rank_of[stage]))
+        return _only(self.transport.take((Kind.SNAPSHOT, stage, version), self.rank_of[stage]))
 
     def wait_for_saves(self, version: int) -> None:
         """Until every rank has written its part of the checkpoint."""
         for rank in sorted(set(self.rank_of.values())):
-            self.transport.take((kinds.SAVED, rank, version), rank)
+            self.transport.take((Kind.SAVED, rank, version), rank)
+
+    def failure(self, error: BaseException) -> str:
+        """One line: which rank and stages failed, at what action and step, and why."""
+        text = (str(error).strip().splitlines() or [""])[0]
+        return f"{self.transport.name(self.rank)} failed at {self.transport.where}: {type(error).__name__}: {text}"
 
     def memory(self) -> dict[str, int]:
         """Bytes on this rank, summed over its stages (see Stage.memory)."""

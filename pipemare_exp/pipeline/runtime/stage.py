@@ -7,27 +7,24 @@ stash, T2's estimate) past or current versions are kept beside the live ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipemare_exp.pipeline.clipping import Clip
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
 from pipemare_exp.pipeline.model.recompute import StandIn, frozen_statistics, run_pieces
-from pipemare_exp.pipeline.model.units import Piece, State, Unit
-from pipemare_exp.pipeline.runtime.boundary import Graph, Sent, leaves, sent_of
-from pipemare_exp.pipeline.runtime.stage_checkpoint import Gathering, restore, state_of
-from pipemare_exp.pipeline.shape import Shape
+from pipemare_exp.pipeline.model.units import Piece, State
+from pipemare_exp.pipeline.runtime.boundary import InFlight, Sent, leaves, sent_of
+from pipemare_exp.pipeline.runtime.gathering import Gathering
+from pipemare_exp.pipeline.runtime.training import Training
+from pipemare_exp.pipeline.shape import Pipeline
 from pipemare_exp.pipeline.stage_weights import StageWeights
 from pipemare_exp.pipeline.weights.flat import FlatWeights
 from pipemare_exp.pipeline.weights.history import DeviceHistory
-from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
 from pipemare_exp.pipeline.weights.reads import Read
-
-Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class _EndOfStage(BaseException):
@@ -35,51 +32,44 @@ class _EndOfStage(BaseException):
 
 
 class Stage:
-    """Stage `index` of `stages`, made of the pieces `parts` with the weight units `units` of `model`.
+    """Stage `index` of `pipeline`, which is made of the pieces `parts` of `model`.
 
-    `method` is an object of its own for this stage. `segment`: S with recomputation. `loss` is the task's, as the
-    emulator takes it: the last stage calls it with its own output standing in for the model's.
+    It has a method object and an optimizer of its own, as `training` makes them. The last stage calls the loss with its
+    own output standing in for the model's.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        parts: Sequence[Piece],
-        units: Sequence[Unit],
+        pipeline: Pipeline,
         index: int,
-        stages: int,
-        method: Method,
-        optimizer: MakeOptimizer,
-        microbatches: int,
-        slots: str,
+        parts: Sequence[Piece],
+        training: Training,
         dropout: KeyedDropout,
-        loss: Loss,
-        *,
-        segment: int | None = None,
-        clip: Clip = None,
     ) -> None:
-        self.model, self.parts, self.index, self.stages = model, list(parts), index, stages
-        self.method, self.microbatches, self.segment = method, microbatches, segment
-        self.dropout, self.loss = dropout, loss
-        self.first, self.last = index == 0, index == stages - 1
+        self.model, self.parts, self.index = model, list(parts), index
+        self.stages, self.microbatches, self.segment = pipeline.stages, pipeline.microbatches, pipeline.segment
+        self.dropout, self.loss = dropout, training.loss
+        self.first, self.last = index == 0, index == self.stages - 1
         self.modules = list(dict.fromkeys(m for piece in parts for module in piece.modules for m in module.modules()))
         self.buffers = buffers_of(parts)
-        parameters: list[list[str]] = [[] for _ in range(stages)]  # the other stages live elsewhere
-        parameters[index] = [name for unit in units for name in unit.parameters]
-        self.flat = FlatWeights(model, parameters)
-        weights = [flat.detach() for flat in self.flat.stages]
-        method.bind(Shape(stages, microbatches, slots, segment), weights, looks_back=False)
-        history = DeviceHistory(self.flat.stages, depths(method, index))
-        self.weights = StageWeights(self.flat, method, optimizer, history, clip)
+        mine = pipeline.stage_parameters[index]
+        self.flat = FlatWeights(
+            model, [mine if s == index else [] for s in range(self.stages)]
+        )  # others live elsewhere
+        self.method = training.make_method()
+        self.method.bind(pipeline.shape, [flat.detach() for flat in self.flat.stages], looks_back=False)
+        history = DeviceHistory(self.flat.stages, depths(self.method, index))
+        self.weights = StageWeights(self.flat, self.method, training.optimizer, history, training.clip)
         self.most_held = 0
         """The most microbatches whose activations, or input for a recomputation, were held at once."""
-        self.graphs: dict[int, Graph] = {}
+        self.in_flight: dict[int, InFlight] = {}
         self.kept: dict[int, State] = {}
         """Inputs of microbatches whose activations are yet to be recomputed (first stage of a segment)."""
         self.statistics: dict[int, list[Tensor]] = {}
         """By version t: the buffers after the forward of the last microbatch before it."""
         self.losses: dict[int, Tensor] = {}
-        self.gathering = Gathering(index, stages, microbatches)
+        self.gathering = Gathering(index, self.stages, self.microbatches)
         """The checkpoints that are to come."""
 
     @property
@@ -108,7 +98,7 @@ class Stage:
                     self.kept[g] = state
             else:
                 outputs = self._run(state, microbatch)
-                self.graphs[g] = Graph(state, outputs, read)
+                self.in_flight[g] = InFlight(state, outputs, read)
                 self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
         self._count_held()
         if self.last:
@@ -136,8 +126,8 @@ class Stage:
         self._load(read)
         if state is None and not self.first:
             state = leaves(self.kept.pop(g), None)
-        outputs = self.again(g, state, microbatch)
-        self.graphs[g] = Graph(state, outputs, read, recomputed=True)
+        outputs = self.rerun(g, state, microbatch)
+        self.in_flight[g] = InFlight(state, outputs, read, recomputed=True)
         self._count_held()
         self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
         sent = sent_of(outputs)
@@ -145,9 +135,9 @@ class Stage:
         return sent
 
     def _count_held(self) -> None:
-        self.most_held = max(self.most_held, len(self.graphs) + len(self.kept))
+        self.most_held = max(self.most_held, len(self.in_flight) + len(self.kept))
 
-    def again(self, g: int, state: State | None, microbatch: Any) -> State:
+    def rerun(self, g: int, state: State | None, microbatch: Any) -> State:
         """A later forward of `g` with the live weights: the same dropout masks, statistics left alone."""
         with self.dropout.at(*divmod(g, self.microbatches)), frozen_statistics(self.modules):
             return self._run(state, microbatch)
@@ -178,18 +168,18 @@ class Stage:
         sums are formed in the order in which one backward through the whole model forms them.
         """
         step, n = divmod(g, self.microbatches)
-        graph = self.graphs.pop(g)
+        run = self.in_flight.pop(g)
         self._load(self.method.backward(step, n)[self.index])
         if gradients is None:
-            torch.autograd.backward(graph.outputs)
+            torch.autograd.backward(run.outputs)
         else:
             roots = [
                 (output, gradient)
-                for output, gradient in zip(graph.outputs, gradients, strict=True)
+                for output, gradient in zip(run.outputs, gradients, strict=True)
                 if output.requires_grad and gradient is not None
             ]
             torch.autograd.backward([output for output, _ in roots], [gradient for _, gradient in roots])
-        return tuple(tensor.grad for tensor in graph.inputs or ())
+        return tuple(tensor.grad for tensor in run.inputs or ())
 
     def update(self, step: int, rate: float) -> None:
         """The update of `step`; gradients start from zero again."""
@@ -198,16 +188,7 @@ class Stage:
         self.flat.gradients.zero_()
 
     def _load(self, read: Read) -> None:
-        reads = [read] * self.stages  # of the others there is nothing to load
-        self.weights.load(reads)
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that goes on from here bit for bit, at a version that `gathering` knew of. Not copied."""
-        return state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any], microbatch: Callable[[int], Any]) -> list[dict[str, Any]]:
-        """Go on where `state_dict` was taken; returns the outputs that are to be sent to the next stage again."""
-        return restore(self, state, microbatch)
+        self.weights.load([read] * self.stages)  # of the other stages there is nothing to load
 
     def memory(self) -> dict[str, int]:
         """Bytes: live weights, gradients, past versions beside them, the method's buffers (T2: delta)."""

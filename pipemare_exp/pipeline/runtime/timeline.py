@@ -107,7 +107,7 @@ def aligned(exports: Sequence[dict[str, Any]]) -> dict[int, list[Event]]:
     found = {}
     for item in exports:
         shift = 0.0 if item["host"] == first["host"] else item["wall"] - first["wall"]
-        events = [Event(*what, begin + shift, end + shift) for *what, begin, end in item["events"]]
+        events = [Event(e[0], e[1], e[2], e[3] + shift, e[4] + shift) for e in item["events"]]
         found[item["rank"]] = sorted(events, key=lambda event: event.begin)
     return dict(sorted(found.items()))
 

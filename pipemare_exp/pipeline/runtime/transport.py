@@ -2,11 +2,15 @@
 
 Between neighbours, and between rank 0 and every other rank, there is one ordered channel each way. A thread per
 incoming channel has the next receive posted at all times and puts what arrives into the inbox, so that messages travel
-while the rank computes. gloo carries the headers always and the blocks of CPU tensors. A receive is posted for as many
-bytes as the longest message of its channel had, a longer one is announced first; both ends count alike. Blocks of CUDA
-tensors go through NCCL, on a communicator and a stream of their own per channel, or with gloo through pinned host
-memory where several ranks share one GPU. (NCCL wants one GPU a rank; that path has not been run by the tests, which
-have no GPU.)
+while the rank computes.
+
+gloo carries every header, and the blocks of CPU tensors. It has to be told the size of a message before it receives it.
+So the two ends of a channel each remember the longest message that has gone through it: a receive is posted for that
+many bytes, and the sender announces a longer message by a short one (LONGER), after which both remember the new length.
+
+Blocks of CUDA tensors go through NCCL, on a communicator and a stream of their own per channel, or with gloo through
+pinned host memory where several ranks share one GPU. (NCCL wants one GPU a rank; that path has not been run by the
+tests, which have no GPU.)
 """
 
 from __future__ import annotations
@@ -20,9 +24,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipemare_exp.pipeline.runtime import messages as kinds
 from pipemare_exp.pipeline.runtime.inbox import ANSWER, Inbox, Key
-from pipemare_exp.pipeline.runtime.messages import Message
+from pipemare_exp.pipeline.runtime.messages import (
+    LONGER,
+    NAMES,
+    Kind,
+    Message,
+    block_bytes,
+    pack,
+    pack_whole,
+    text_message,
+    unpack,
+    unpack_whole,
+)
 from pipemare_exp.pipeline.runtime.processes import let_compute_first
 
 FOREVER = timedelta(days=30)
@@ -41,7 +55,7 @@ class Transport:
         self.where = "the start"
         """What this rank is at, in words."""
         self.bytes_sent = 0
-        self._inbox = Inbox(timeout, lambda peer: self.send(peer, Message(kinds.PING)), self._hangs)
+        self._inbox = Inbox(timeout, lambda peer: self.send(peer, Message(Kind.PING)), self._hangs)
         self._closing = False
         self._pending: queue.Queue[tuple[Any, Any] | None] = queue.Queue()
         self._locks = {peer: threading.Lock() for peer in self.peers}
@@ -78,16 +92,16 @@ class Transport:
         """Post `message`; returns at once. Its tensors may be changed afterwards."""
         pair = (self.rank, peer)
         block = None
-        if pair in self._nccl and message.kind <= kinds.BACKWARD:
-            ints, block = kinds.pack(message, self.device)
-            buffer = kinds.pack_whole(Message(kinds.HEADER, tensors=(torch.tensor(ints),)))
+        if pair in self._nccl and message.kind <= Kind.BACKWARD:
+            ints, block = pack(message, self.device)
+            buffer = pack_whole(Message(Kind.HEADER, tensors=(torch.tensor(ints),)))
         else:
-            buffer = kinds.pack_whole(message, pin=self.device.type == "cuda")
+            buffer = pack_whole(message, pin=self.device.type == "cuda")
         try:
             with self._locks[peer]:
                 if buffer.nbytes > self._room_there[peer]:
                     self._room_there[peer] = buffer.nbytes
-                    self._post(torch.tensor([kinds.LONGER, buffer.nbytes]), peer)
+                    self._post(torch.tensor([LONGER, buffer.nbytes]), peer)
                 self._post(buffer, peer)
                 if block is not None:
                     self._post(block, peer, self._nccl[pair])
@@ -129,16 +143,16 @@ class Transport:
         buffer = torch.empty(self._room_here[peer], dtype=torch.uint8, pin_memory=cuda)
         _received(dist.irecv(buffer, peer, tag=0))
         first, second = buffer[:16].view(torch.int64).tolist()
-        if first == kinds.LONGER:
+        if first == LONGER:
             self._room_here[peer] = second
             buffer = torch.empty(second, dtype=torch.uint8, pin_memory=cuda)
             _received(dist.irecv(buffer, peer, tag=0))
             second = int(buffer[8:16].view(torch.int64))
-        if second == kinds.HEADER:
-            (ints,) = kinds.unpack_whole(buffer).tensors or ()
+        if second == Kind.HEADER:
+            (ints,) = unpack_whole(buffer).tensors or ()
             assert ints is not None
             return self._from_nccl(peer, ints.tolist())
-        message = kinds.unpack_whole(buffer, self.device if cuda and second <= kinds.BACKWARD else None)
+        message = unpack_whole(buffer, self.device if cuda and second <= Kind.BACKWARD else None)
         for tensor in message.tensors or ():
             if tensor is not None and tensor.is_cuda:
                 tensor.record_stream(torch.cuda.default_stream(self.device))
@@ -146,22 +160,22 @@ class Transport:
 
     def _from_nccl(self, peer: int, ints: list[int]) -> Message:
         """The message whose header was `ints`; its block comes by NCCL."""
-        count = kinds.block_bytes(ints)
+        count = block_bytes(ints)
         if not count:
-            return kinds.unpack(ints, None)
+            return unpack(ints, None)
         block = torch.empty(count, dtype=torch.uint8, device=self.device)
         dist.irecv(block, peer, group=self._nccl[peer, self.rank], tag=0).wait()  # type: ignore[union-attr]
         torch.cuda.current_stream(self.device).synchronize()  # this thread's: the rank goes on computing
         block.record_stream(torch.cuda.default_stream(self.device))
-        return kinds.unpack(ints, block)
+        return unpack(ints, block)
 
     def _handle(self, peer: int, message: Message) -> bool:
         """Take in one message; False once the peer has said that it was the last."""
-        if message.kind == kinds.PING:
-            self.send(peer, Message(kinds.PONG))
+        if message.kind == Kind.PING:
+            self.send(peer, Message(Kind.PONG))
         else:
             self._inbox.put(message, peer)
-        return message.kind != kinds.END
+        return message.kind != Kind.END
 
     def deliver(self, message: Message) -> None:
         """Put a message of this rank to itself into the inbox."""
@@ -178,7 +192,7 @@ class Transport:
     def _hangs(self, peer: int, kind: int) -> str:
         return (
             f"{self.name(peer)} hangs: nothing from it for {self.timeout:g} s and no answer for {ANSWER:g} s more; "
-            f"{self.name(self.rank)} waits for {kinds.NAMES[kind]} at {self.where}"
+            f"{self.name(self.rank)} waits for {NAMES[Kind(kind)]} at {self.where}"
         )
 
     def name(self, rank: int) -> str:
@@ -196,19 +210,19 @@ class Transport:
     def tell(self, kind: int, text: str = "") -> None:
         """Send a FAIL or STOP to every peer."""
         for peer in self.peers:
-            self.send(peer, kinds.text_message(kind, text))
+            self.send(peer, text_message(kind, text))
 
     def leave(self, text: str, within: float = 3.0) -> None:
         """Tell every peer of a failure and give the messages time to go out. The process should exit then."""
         self._closing = True
-        self.tell(kinds.FAIL, text)
+        self.tell(Kind.FAIL, text)
         self._pending.put(None)
         self._reaper.join(within)
 
     def close(self) -> None:
         """Say that nothing more will come, and wait for every peer to have said so. Raises RankFailure."""
         for peer in self.peers:
-            self.send(peer, Message(kinds.END))
+            self.send(peer, Message(Kind.END))
         for thread in self._threads:
             while thread.is_alive():
                 thread.join(0.1)

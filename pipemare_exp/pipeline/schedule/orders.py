@@ -1,12 +1,28 @@
-"""Which schedules there are: GPipe, synchronous 1F1B, PipeDream and PipeMare, for any P, N and number of
-steps.
+"""Which schedules there are: GPipe, synchronous 1F1B, PipeDream and PipeMare, for any P, N and number of steps.
 
-A generator only says in which order a stage runs its operations, in one lane (alternating slots: one
-operation a slot) or in two (duplex slots: a lane of forwards and a lane of backwards). `_place` then gives
-every operation the earliest slot that its dependencies allow. In duplex slots this puts, with stages counted
-from 0, the forward of microbatch g at stage s in slot g + s and its backward in slot g + 2P - 1 - s: L_s =
-2(P - 1 - s) + 1 slots later. In alternating slots L_s = P - 1 - s backwards of other microbatches lie between
-the two.
+GPipe, P = 3 stages, N = 2 microbatches a step, two steps. F3 is the forward of microbatch 3, B3 its backward, * an
+update at the end of the slot, . an idle slot:
+
+    slot    0  1  2  3  4  5   6   7   8  9  10 11 12 13  14  15
+    stage 0 F0 F1 .  .  .  .   B0  B1* F2 F3 .  .  .  .   B2  B3*
+    stage 1 .  F0 F1 .  .  B0  B1* .   .  F2 F3 .  .  B2  B3* .
+    stage 2 .  .  F0 F1 B0 B1* .   .   .  .  F2 F3 B2 B3* .   .
+
+PipeMare in duplex slots, P = 3, N = 2, four steps. A slot holds a forward and a backward (F6/B1). Nothing is flushed:
+in slot 6 stage 0 runs F6, of step 3, and makes its first update only at the end of that slot, so F6 reads version 0:
+
+    slot    0  1  2  3     4      5      6      7      8      9     10  11  12
+    stage 0 F0 F1 F2 F3    F4     F5/B0  F6/B1* F7/B2  B3*    B4    B5* B6  B7*
+    stage 1 .  F0 F1 F2    F3/B0  F4/B1* F5/B2  F6/B3* F7/B4  B5*   B6  B7* .
+    stage 2 .  .  F0 F1/B0 F2/B1* F3/B2  F4/B3* F5/B4  F6/B5* F7/B6 B7* .   .
+
+A generator only says in which order a stage runs its operations: in one lane for alternating slots (one operation a
+slot), in two for duplex slots (a lane of forwards and a lane of backwards). `_place` then gives every operation the
+earliest slot that its dependencies allow.
+
+With stages counted from 0, this is the result. Duplex slots: the forward of microbatch g at stage s runs in slot g + s,
+its backward L_s = 2(P - 1 - s) + 1 slots later, in slot g + 2P - 1 - s. Alternating slots: between the two lie
+L_s = P - 1 - s backwards of other microbatches.
 """
 
 from __future__ import annotations

@@ -12,25 +12,25 @@ from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.model.units import weight_units
 from pipemare_exp.pipeline.runtime.stage import depths
 from pipemare_exp.pipeline.shape import Shape
-from tests.pipeline.runtime.runtime_cases import Case, DropoutNet, Training
+from tests.pipeline.runtime.runtime_cases import Case, DropoutNet, Workload
 
 
 def test_stages_are_whole_pieces() -> None:
-    training = Training(Case("gpipe", stages=3, model="dropout"))
+    training = Workload(Case("gpipe", stages=3, model="dropout"))
     stages = cut(training.model, training.units, training.boundaries)
     assert [piece.name for stage in stages for piece in stage] == ["first", "second", "third", "fourth"]
     assert len(stages) == 3
 
 
 def test_more_stages_than_pieces() -> None:
-    training = Training(Case("gpipe", model="dropout"))
+    training = Workload(Case("gpipe", model="dropout"))
     assert len(training.units) == 5
     with pytest.raises(UserError, match="stages=5, but DropoutNet can be cut into 4 pieces"):
         cut(training.model, training.units, [0, 1, 2, 3, 4])
 
 
 def test_a_stage_that_begins_inside_a_piece() -> None:
-    training = Training(Case("gpipe", model="dropout"))
+    training = Workload(Case("gpipe", model="dropout"))
     inside = next(k for k, unit in enumerate(training.units) if unit.name == "norm")
     with pytest.raises(UserError, match=r"begin at weight unit \d \(norm\), inside a piece"):
         cut(training.model, training.units, [0, inside])

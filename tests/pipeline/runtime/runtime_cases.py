@@ -44,6 +44,10 @@ class Case:
     optimizer: str = "sgd"
     decay: str = "all"
     clip: float | None = None
+    seed: int = 0
+    """Of the dropout masks."""
+    schedule: str = "constant"
+    """Of the rate: constant, or falling from step to step."""
     steps: int = 30
     resume: int | None = None
     """Save at this version, and go on from there in new objects."""
@@ -56,6 +60,8 @@ class Case:
         parts += [f"R{self.ranks}"] if self.ranks else []
         parts += [self.optimizer, self.decay] if self.decay != "all" else []
         parts += ["clip"] if self.clip else []
+        parts += [f"seed{self.seed}"] if self.seed else []
+        parts += [self.schedule] if self.schedule != "constant" else []
         parts += [f"from{self.resume}"] if self.resume else []
         return "-".join(parts)
 
@@ -71,16 +77,16 @@ class Case:
             return optimizers.optimizer("sgd", momentum=0.9, weight_decay=5e-4, decay=self.decay)
         return optimizers.optimizer(self.optimizer, weight_decay=1e-2, betas=(0.9, 0.98), decay=self.decay)
 
-    @property
-    def rate(self) -> float:
-        return 0.02 if self.optimizer == "sgd" else 1e-3
+    def rate(self, step: int) -> float:
+        rate = 0.02 if self.optimizer == "sgd" else 1e-3
+        return rate if self.schedule == "constant" else rate * 0.95**step
 
     @property
     def clipping(self) -> tuple[str, float] | None:
         return None if self.clip is None else ("stage", self.clip)
 
 
-class Training:
+class Workload:
     """What a case trains, the same in every process."""
 
     def __init__(self, case: Case) -> None:

@@ -13,36 +13,39 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pipemare_exp.pipeline.runtime.feed import Feed, Wishes
+from pipemare_exp.pipeline.runtime.feed import Feed
 from pipemare_exp.pipeline.runtime.processes import watch_for_parent
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
+from pipemare_exp.pipeline.runtime.training import Hooks, Training
 from pipemare_exp.pipeline.runtime.transport import Transport
-from tests.pipeline.runtime.runtime_cases import Case, Training
+from pipemare_exp.pipeline.shape import Pipeline
+from tests.pipeline.runtime.runtime_cases import Case, Workload
 
 TIMEOUT = 60.0
 
 
-def make(case: Case, wishes: Wishes | None = None, loss=None, timeout: float = TIMEOUT) -> Runtime:
-    training = Training(case)
+def make(case: Case, hooks: Hooks | None = None, loss=None, timeout: float = TIMEOUT) -> Runtime:
+    training = Workload(case)
     ranks = ranks_of(case.stages, case.ranks or case.stages)
     columns = columns_of(
         case.make_method(), case.stages, case.microbatches, case.steps, case.slots, case.segment, case.flush
     )
     return Runtime(
         training.model,
-        training.units,
-        training.boundaries,
-        case.make_method,
-        case.make_optimizer(),
+        Pipeline(training.units, training.boundaries, case.microbatches, case.slots, case.segment),
+        Training(
+            case.make_method,
+            case.make_optimizer(),
+            training.loss if loss is None else loss(training.loss),
+            case.rate,
+            case.seed,
+            case.clipping,
+        ),
         columns,
-        ranks,
         Transport(ranks, timeout, torch.device("cpu")),
         Feed(training.minibatches, case.microbatches),
-        training.loss if loss is None else loss(training.loss),
-        lambda step: case.rate,
-        clip=case.clipping,
-        wishes=wishes,
+        hooks,
     )
 
 
@@ -82,7 +85,7 @@ def resumed(case: Case, out: Path) -> Runtime:
         if version == case.resume:
             torch.save(states, saved)
 
-    first = make(case, Wishes(checkpoint=wish, save=save))
+    first = make(case, Hooks(checkpoint=wish, save=save))
     while first.advance():
         pass
     first.transport.close()

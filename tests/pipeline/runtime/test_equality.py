@@ -10,7 +10,7 @@ import torch
 
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.shape import Pipeline
-from tests.pipeline.runtime.runtime_cases import Case, Training
+from tests.pipeline.runtime.runtime_cases import Case, Workload
 from tests.pipeline.runtime.runtime_groups import run_cases
 
 PAIR = [
@@ -29,7 +29,8 @@ PAIR = [
     Case("t1+t2+t3", microbatches=2, stages=4, ranks=2, segment=2),
     Case("t2", microbatches=1, segment=2),
     Case("t1+t2+t3", microbatches=2, model="dropout", segment=1),
-    Case("pipedream+t3", microbatches=2, model="dropout"),
+    Case("pipedream+t3", microbatches=2, model="dropout", seed=5),
+    Case("t1+t2", microbatches=2, model="dropout", schedule="falling"),
     Case("gpipe", microbatches=2, model="transformer", optimizer="adamw"),
     Case("t1+t2+t3", microbatches=2, model="transformer", optimizer="adamw"),
     Case("t2", microbatches=2, model="transformer", optimizer="adamw", segment=2, stages=4, ranks=2),
@@ -54,14 +55,16 @@ RESUMED = [
 ]
 
 
-def emulate(case: Case) -> tuple[Training, Emulator, list[torch.Tensor]]:
-    training = Training(case)
-    slots = "alternating" if case.method == "gpipe" else case.slots
+def emulate(case: Case) -> tuple[Workload, Emulator, list[torch.Tensor]]:
+    training = Workload(case)
+    pipeline = Pipeline(training.units, training.boundaries, case.microbatches, case.slots, case.segment)
     emulator = Emulator(
-        training.model, Pipeline(training.units, training.boundaries, case.microbatches, slots, case.segment),
-        case.make_method(), case.make_optimizer(), clip=case.clipping,
-    )  # fmt: skip
-    losses = [emulator.step(minibatch, training.loss, case.rate) for minibatch in training.minibatches(0)]
+        training.model, pipeline, case.make_method(), case.make_optimizer(), seed=case.seed, clip=case.clipping
+    )
+    losses = [
+        emulator.step(minibatch, training.loss, case.rate(step))
+        for step, minibatch in enumerate(training.minibatches(0))
+    ]
     return training, emulator, losses
 
 
@@ -72,7 +75,7 @@ def check(case: Case, folder: Path) -> None:
     weights = {stage: tensor for result in results for stage, tensor in result["weights"].items()}
     expected = emulator.flat_weights()
     assert sorted(weights) == list(range(case.stages))
-    start = Training(case)
+    start = Workload(case)
     for stage, tensor in enumerate(expected):
         assert torch.equal(weights[stage], tensor), f"stage {stage} differs by {(weights[stage] - tensor).abs().max()}"
     moved = [not torch.equal(a, b) for a, b in zip(start.model.parameters(), training.model.parameters(), strict=True)]

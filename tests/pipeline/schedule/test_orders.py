@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import textwrap
 from math import isqrt
 
 import pytest
 
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline.schedule import orders, versions
 from pipemare_exp.pipeline.schedule.actions import Action, Op
 from pipemare_exp.pipeline.schedule.orders import gpipe, one_f_one_b, pipedream, pipemare
 from tests.pipeline.schedule.event_simulation import simulate
@@ -234,6 +236,12 @@ def test_pipemare_grids():
         "stage 0 F0/R0 F1/R1 .         B0* B1*",
         "stage 1 .     F0/R0 F1/R1/B0* B1* .",
     ]
+
+
+def test_the_drawings_of_the_docstring_are_the_schedules():
+    for plan in (gpipe(3, 2, 2), pipemare(3, 2, 4)):
+        assert textwrap.indent(plan.render(), "    ") in orders.__doc__
+    assert versions.walk(pipemare(3, 2, 4)).forward[0][3] == [0, 1]  # what it says of F6
 
 
 def test_actions_are_data():
