@@ -119,3 +119,8 @@ def test_refusals(name, options, says):
     with pytest.raises(UserError) as error:
         methods.build(name, **options)
     assert says in str(error.value)
+
+
+def test_gpipe_is_in_alternating_slots_whatever_is_asked_for():
+    made = bound("gpipe", 4, 2, "duplex")
+    assert (made.slots, made.delays) == ("alternating", [3, 2, 1, 0])

@@ -62,7 +62,7 @@ def test_ranks_hold_contiguous_stages_in_like_numbers(stages: int, ranks: int) -
 class TwoBuffers(Method):
     """As PipeDream-2BW: late by one step at every stage, which is known and not drawn."""
 
-    label = "two_buffers"
+    name = "two_buffers"
     synchronous = False
 
 
@@ -71,8 +71,7 @@ def test_refusals() -> None:
         ranks_of(2, 3)
     with pytest.raises(UserError, match="drawn at random"):
         columns_of(methods.build("hogwild"), 2, 1, 4, "duplex")
-    with pytest.raises(UserError, match="method two_buffers with engine=runtime: (?!.*random)") as told:
+    with pytest.raises(UserError, match="method.name=two_buffers with engine=runtime: (?!.*random)"):
         columns_of(TwoBuffers(), 2, 1, 4, "duplex")
-    assert "schedule" in str(told.value)
     with pytest.raises(UserError, match="engine.flush=1f1b with method t1"):
         columns_of(methods.build("pipemare", lr_rescheduling_steps=3), 2, 1, 4, "duplex", flush="1f1b")
