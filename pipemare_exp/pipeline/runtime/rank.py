@@ -68,8 +68,9 @@ class Runtime:
         self.stop_at: int | None = None
         self.busy: tuple[str, float] | None = None
         """The running action and since when, for a watch; None while waiting."""
+        self.planned: set[int] = set()
+        """Versions at which checkpoints are made or being gathered."""
         self._empty: set[tuple[int, int]] = set()
-        self._planned: set[int] = set()
         self._states: dict[int, dict[int, dict[str, Any]]] = {}
         self._actions: Iterator[tuple[int, Action]] | None = None
         self._after = 0
@@ -78,12 +79,7 @@ class Runtime:
         """Gather the state after the last step, when nothing is in flight. Every rank calls this before it begins."""
         for stage in self.stages.values():
             stage.gathering.begin(self.columns.steps)
-        self._planned.add(self.columns.steps)
-
-    @property
-    def planned(self) -> set[int]:
-        """Versions at which checkpoints are made or being gathered."""
-        return self._planned
+        self.planned.add(self.columns.steps)
 
     def advance(self) -> bool:
         """Execute up to and with the next update of this rank's first stage, its slowest; False once all is done."""
@@ -149,7 +145,7 @@ class Runtime:
             notes = (step + 1 if save or stop else 0, int(stop))
         if notes[0]:
             stage.gathering.begin(notes[0])
-            self._planned.add(notes[0])
+            self.planned.add(notes[0])
             self.stop_at = notes[0] if notes[1] else self.stop_at
         empty = microbatch is None if message is None else message.tensors is None
         snapshot = n == self.microbatches - 1 and self._reported(step + 1)
@@ -194,7 +190,7 @@ class Runtime:
             self._save(stage, version)
 
     def _reported(self, version: int) -> bool:
-        return version in self._planned or self.hooks.observed(version)
+        return version in self.planned or self.hooks.observed(version)
 
     def _save(self, stage: Stage, version: int) -> None:
         states = self._states.setdefault(version, {})
