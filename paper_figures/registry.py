@@ -12,9 +12,10 @@ from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES
 from pipemare_exp import methods
 from pipemare_exp.analysis.row import RunRow
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.config.folder import first_scale
-from pipemare_exp.experiment.config.schema import SCALES, TASKS
+from pipemare_exp.experiment.config.schema import SCALES
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.colors import LogNorm
 
 from paper_figures import style
-from pipemare_exp.theory import linear_regression, regression_data
+from pipemare_exp.data import cpusmall
+from pipemare_exp.theory import linear_regression
 from pipemare_exp.theory.quadratic import lemma_1
 
 DELAYS = tuple(range(0, 65, 2))
@@ -23,7 +24,7 @@ def draw(out_stem: Path, data_root: Path | None = None) -> list[Path]:
 
     The CSV holds the map (`kind` loss) and the edges (`kind` edge, with the ratio to Lemma 1).
     """
-    data = regression_data.load(data_root)
+    data = cpusmall.load(data_root)
     curvature = data.largest_curvature()
     top = 1.6 * lemma_1(0, curvature)
     alphas = np.geomspace(0.4 * lemma_1(max(DELAYS), curvature), top, 80)

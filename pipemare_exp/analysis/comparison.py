@@ -198,7 +198,7 @@ def _by_seed(group: Sequence[RunRow], score: Callable[[RunRow], float | None]) -
 
 def tasks() -> tuple[str, ...]:
     """The names of the tasks that runs can have."""
-    from pipemare_exp.experiment.config.schema import TASKS
+    from pipemare_exp.data import TASKS
 
     return TASKS
 

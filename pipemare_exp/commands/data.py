@@ -66,13 +66,12 @@ def survey(data: str | None = None) -> list[dict]:
 
     `files` are those of the form that is there, where several serve; `remedy` is None where none is needed.
     """
-    from pipemare_exp.data import DATASETS, describe
+    from pipemare_exp.data import DATASETS
 
     root = data_root(data)
     where = f" --data {data}" if data else ""
     rows = []
-    for name in DATASETS:
-        description = describe(name)
+    for name, description in DATASETS.items():
         forms = [[root / file for file in files] for files in (description.files, *description.others)]
         paths = next((form for form in forms if all(path.is_file() for path in form)), forms[0])
         there = [path for path in paths if path.is_file()]

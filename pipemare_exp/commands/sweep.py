@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config.schema import SCALES, TASKS
+from pipemare_exp.experiment.config.schema import SCALES
 from pipemare_exp.experiment.runs.folder import runs_root
 from pipemare_exp.experiment.sweep import study_file
 from pipemare_exp.experiment.sweep.study import Cell, Study, expand

@@ -12,13 +12,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pipemare_exp.data import bpe
 from pipemare_exp.data.cache import make_folder
+from pipemare_exp.data.description import Description
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
@@ -48,6 +49,15 @@ class Bitext:
     tokeniser: str = "moses"
     raw_references: Path | None = None
     full_train: int | None = None
+
+
+@dataclass(frozen=True)
+class Text(Description):
+    """A parallel text: `bitext(root, settings)` gives it from the data folder `root` and the configuration's `data`."""
+
+    task: ClassVar[str | None] = "translation"
+
+    bitext: Callable[[Path, Any], Bitext] = field(kw_only=True)
 
 
 @dataclass(frozen=True)

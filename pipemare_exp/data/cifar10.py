@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipemare_exp.data import Description, ImageArrays
 from pipemare_exp.data.cache import atomic_write, make_folder
+from pipemare_exp.data.images import Augmentation, ImageArrays, Images
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
@@ -119,11 +119,14 @@ def prepare(root: Path, download: bool = True) -> str:
     return f"wrote {path}: {len(arrays['x_train']):,} train and {len(arrays['x_test']):,} test images"
 
 
-def describe() -> Description:
+def describe() -> Images:
     """What `pipemare data list` says of CIFAR-10."""
-    return Description(
+    return Images(
         "cifar10",
         "CIFAR-10, 50,000 train / 10,000 test colour images of 32x32 in 10 classes",
         (FILE,),
         prepare,
+        load=load,
+        augmentation=Augmentation(4, flip=True),
+        published=(TRAIN, TEST),
     )

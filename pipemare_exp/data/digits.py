@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipemare_exp.data import Description, ImageArrays
+from pipemare_exp.data.images import Augmentation, ImageArrays, Images
 
 TEST = 397
 FILE = Path("datasets", "data", "digits.csv.gz")
@@ -45,6 +45,11 @@ def _table() -> np.ndarray:
     return np.column_stack([bundle.data, bundle.target]).astype(np.uint8)
 
 
-def describe() -> Description:
+def describe() -> Images:
     """What `pipemare data list` says of the digits."""
-    return Description("digits", "handwritten digits, 1,400 train / 397 test grey images of 8x8 (in scikit-learn)")
+    return Images(
+        "digits",
+        "handwritten digits, 1,400 train / 397 test grey images of 8x8 (in scikit-learn)",
+        load=lambda root: load(),
+        augmentation=Augmentation(1, flip=False),
+    )

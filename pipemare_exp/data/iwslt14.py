@@ -14,8 +14,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from pipemare_exp.data import Description, moses_corpus
-from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, read_lines, write_lines
+from pipemare_exp.data import moses_corpus
+from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, Text, read_lines, write_lines
 from pipemare_exp.data.cache import make_folder, sha256
 from pipemare_exp.data.fetch import fetch
 from pipemare_exp.data.tokenisers import Tokeniser
@@ -32,17 +32,18 @@ TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst20
 LANGUAGES = (SOURCE, TARGET)
 
 
-def describe() -> Description:
+def describe() -> Text:
     """What `pipemare data list` says of IWSLT14."""
     names = [f"{split}.{language}" for split in SPLITS for language in LANGUAGES]
     # The forms that `bitext` takes, in its order: tokenised or finished BPE text, in its folder or as the data folder.
     forms = [tuple(f"{place}{name}" for name in names) for place in (f"{FOLDER}/tmp/", f"{FOLDER}/", "tmp/", "")]
-    return Description(
+    return Text(
         "iwslt14",
         "IWSLT14 German-English TED talks, 160,239 pairs to train on",
         forms[0],
         prepare,
         others=tuple(forms[1:]),
+        bitext=lambda root, settings: bitext(root, settings.bpe_merges),
     )
 
 

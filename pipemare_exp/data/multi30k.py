@@ -9,8 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from pipemare_exp.data import Description
-from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, read_lines
+from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, Text, read_lines
 from pipemare_exp.data.cache import sha256
 from pipemare_exp.data.tokenisers import Tokeniser
 from pipemare_exp.environment import DATA
@@ -23,15 +22,16 @@ FULL_TRAIN = 29_000
 MERGES = 10_000
 
 
-def describe() -> Description:
+def describe() -> Text:
     """What `pipemare data list` says of Multi30k."""
     files = tuple(f"{FOLDER}/{name}.{language}" for name in FILES.values() for language in (SOURCE, TARGET))
-    return Description(
+    return Text(
         "multi30k",
         "Multi30k German-English captions, 29,000 pairs to train on",
         files,
         prepare,
         by_hand=f"put the unpacked text files of {SOURCES} there under these names (test2016 is its test_2016_flickr)",
+        bitext=lambda root, settings: bitext(root, settings.bpe_merges),
     )
 
 

@@ -17,8 +17,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from pipemare_exp.data import Description
-from pipemare_exp.data.bitext import SOURCE, Bitext
+from pipemare_exp.data.bitext import SOURCE, Bitext, Text
 from pipemare_exp.data.cache import sha256
 from pipemare_exp.errors import UserError
 
@@ -229,9 +228,13 @@ def detokenise(line: str) -> str:
     return line
 
 
-def describe() -> Description:
+def describe() -> Text:
     """What `pipemare data list` says of the generated phrases."""
-    return Description("numerals", "German number, date, time and money phrases in English, 20,000 pairs (generated)")
+    return Text(
+        "numerals",
+        "German number, date, time and money phrases in English, 20,000 pairs (generated)",
+        bitext=lambda root, settings: bitext(settings.bpe_merges or MERGES, settings.pairs),
+    )
 
 
 def bitext(merges: int = MERGES, train: int | None = None) -> Bitext:

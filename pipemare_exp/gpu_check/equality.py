@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipemare_exp.data import ImageArrays
+from pipemare_exp.data import cifar10
+from pipemare_exp.data.images import ImageArrays
 from pipemare_exp.gpu_check.cases import METHODS, Case, loss
 from pipemare_exp.pipeline.emulator.emulator import Emulator
 from pipemare_exp.pipeline.weights.precision import allow_tf32
-from pipemare_exp.tasks.image_classification import AUGMENTATIONS, ImageClassification
+from pipemare_exp.tasks.image_classification import ImageClassification
 
 WEIGHTS = 1e-9
 """Relative difference of weights in float64 after STEPS steps. Rounding is 1e-16 in each operation; last bits of the
@@ -108,7 +109,7 @@ def pixels(device: torch.device) -> float:
     arrays = ImageArrays(images, labels, images[:10], labels[:10])
     here, there = (
         ImageClassification("cifar10", arrays, seed=1, batch_size=32, microbatches=4, model="resnet20", device=where,
-                            augmentation=AUGMENTATIONS["cifar10"], channels_last=True)
+                            augmentation=cifar10.describe().augmentation, channels_last=True)
         for where in (CPU, device)
     )  # fmt: skip
     worst = 0.0

@@ -17,7 +17,7 @@ class Task(Protocol):
     """
 
     name: str
-    """digits, cifar10, numerals, iwslt14, multi30k."""
+    """That of the data set."""
 
     metric: str
     """Its name in `pipemare_exp.metrics`, which says which of two values is better and how one is shown."""

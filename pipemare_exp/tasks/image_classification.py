@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipemare_exp import models, seeding
-from pipemare_exp.data import ImageArrays, cifar10, digits, hold_out
+from pipemare_exp import data, models, seeding
 from pipemare_exp.data.cache import data_root
+from pipemare_exp.data.images import Augmentation, ImageArrays, Images, hold_out
 from pipemare_exp.errors import UserError
 
 EVALUATION_BATCH = 1000
@@ -31,17 +31,6 @@ class Microbatch:
     inputs: Tensor
     targets: Tensor
     count: int
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """Random crops of the image padded by `padding` black pixels a side, and with `flip` horizontal flips."""
-
-    padding: int
-    flip: bool
-
-
-AUGMENTATIONS = {"digits": Augmentation(1, flip=False), "cifar10": Augmentation(4, flip=True)}
 
 
 @dataclass(frozen=True)
@@ -207,11 +196,12 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def build(cfg: Any, device: torch.device, memory_format: str) -> ImageClassification:
-    """The task that `cfg.task.name` names ("digits" or "cifar10"); see `tasks.build`."""
-    name = cfg.task.name
-    arrays = digits.load() if name == "digits" else cifar10.load(data_root(cfg.data.root))
+    """The task on the image data set that `cfg.task.name` names; see `tasks.build`."""
+    described = data.describe(cfg.task.name)
+    assert isinstance(described, Images)
+    arrays = described.load(data_root(cfg.data.root))
     task = ImageClassification(
-        name,
+        described.name,
         arrays,
         seed=cfg.seed,
         batch_size=cfg.data.batch_size,
@@ -219,15 +209,16 @@ def build(cfg: Any, device: torch.device, memory_format: str) -> ImageClassifica
         model=cfg.model.name,
         width=getattr(cfg.model, "width", None),
         validation=cfg.data.validation,
-        augmentation=AUGMENTATIONS[name] if cfg.data.augment else None,
+        augmentation=described.augmentation if cfg.data.augment else None,
         device=device,
         channels_last=memory_format == "channels_last",
     )
-    if name == "cifar10" and len(arrays.x_train) < cifar10.TRAIN:
+    train, test = described.published or (0, 0)
+    if len(arrays.x_train) < train:
         task.subset = len(arrays.x_train)
-        task.notes["train"] = f"{task.subset:,} of {cifar10.TRAIN:,} images"
-    if name == "cifar10" and len(arrays.x_test) < cifar10.TEST:
-        task.notes["test"] = f"{len(arrays.x_test):,} of {cifar10.TEST:,} images"
+        task.notes["train"] = f"{task.subset:,} of {train:,} images"
+    if len(arrays.x_test) < test:
+        task.notes["test"] = f"{len(arrays.x_test):,} of {test:,} images"
     if cfg.data.validation:
         task.notes["validation"] = f"{cfg.data.validation:,} images held out of train"
     return task

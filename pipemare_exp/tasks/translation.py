@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipemare_exp import models
+from pipemare_exp import data, models
 from pipemare_exp.data.bitext import SOURCE, TARGET, Binarised
 from pipemare_exp.data.tokenisers import Tokeniser
 from pipemare_exp.errors import UserError
@@ -252,8 +251,10 @@ class Translation:
 
 def build(cfg: Any, device: torch.device, memory_format: str) -> Translation:
     """The translation task that `cfg` describes; its data is prepared or taken from the cache."""
-    from pipemare_exp.data import bitext, cache, numerals
+    from pipemare_exp.data import bitext, cache
 
+    described = data.describe(cfg.task.name)
+    assert isinstance(described, bitext.Text)
     if models.images(cfg.model.name) is not None:
         allowed = " or ".join(models.taking(None))
         raise UserError(f"model.name={cfg.model.name} with task {cfg.task.name}: translation trains {allowed}")
@@ -264,16 +265,11 @@ def build(cfg: Any, device: torch.device, memory_format: str) -> Translation:
                      "tying")
         if (value := getattr(cfg.model, name)) is not None
     }  # fmt: skip
-    merges = cfg.data.bpe_merges
-    if cfg.task.name == "numerals":
-        text = numerals.bitext(merges or numerals.MERGES, cfg.data.pairs)
-    else:
-        text = import_module(f"pipemare_exp.data.{cfg.task.name}").bitext(root, merges)
-    data = bitext.binarise(text, root, joint_dictionary=options.get("tying") == "all")
+    text = described.bitext(root, cfg.data)
     evaluation = cfg.evaluation
     return Translation(
         cfg.task.name,
-        data,
+        bitext.binarise(text, root, joint_dictionary=options.get("tying") == "all"),
         model=options,
         seed=cfg.seed,
         microbatches=cfg.pipeline.microbatches,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipemare_exp.theory.regression_data import RegressionData
+from pipemare_exp.data.cpusmall import RegressionData
 
 
 def _run(data: RegressionData, alphas: np.ndarray, delay: int, steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from pipemare_exp.commands import data
-from pipemare_exp.data import DATASETS, Description
+from pipemare_exp.data import DATASETS
+from pipemare_exp.data.description import Description
 from pipemare_exp.errors import UserError
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from pipemare_exp.data import digits, hold_out
+from pipemare_exp.data import digits
+from pipemare_exp.data.images import hold_out
 from pipemare_exp.errors import UserError
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from pipemare_exp import seeding, tasks
-from pipemare_exp.data import ImageArrays, cifar10, digits
+from pipemare_exp.data import cifar10, digits
+from pipemare_exp.data.images import ImageArrays
 from pipemare_exp.errors import UserError
 from pipemare_exp.tasks.base import Task
 from pipemare_exp.tasks.image_classification import (

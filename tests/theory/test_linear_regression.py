@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipemare_exp.data import cpusmall
 from pipemare_exp.errors import UserError
 from pipemare_exp.theory import linear_regression as lr
-from pipemare_exp.theory import regression_data
 from pipemare_exp.theory.quadratic import lemma_1
 
 
 @pytest.fixture(scope="module")
 def data():
-    return regression_data.load()
+    return cpusmall.load()
 
 
 def test_final_losses_equal_a_plain_loop(data):
@@ -62,7 +62,7 @@ LINES = "90 1:1 2:6 12:3.5\n82 1:2 3:-1\n\n71 2:4 12:1\n"
 def test_libsvm_lines_are_read(tmp_path):
     path = tmp_path / "cpusmall"
     path.write_text(LINES)
-    features, target = regression_data.read_libsvm(path)
+    features, target = cpusmall.read_libsvm(path)
     assert features.shape == (3, 12)
     assert target.tolist() == [90, 82, 71]
     assert features[0, [0, 1, 11]].tolist() == [1, 6, 3.5]
@@ -75,25 +75,25 @@ def test_a_broken_line_is_named(tmp_path, line):
     path = tmp_path / "cpusmall"
     path.write_text(LINES + line + "\n")
     with pytest.raises(UserError, match="line 5"):
-        regression_data.read_libsvm(path)
+        cpusmall.read_libsvm(path)
 
 
 def test_downloaded_data_are_used_and_their_checksum_kept(tmp_path):
     source = tmp_path / "served"
     source.write_text(LINES)
     root = tmp_path / "data"
-    path = regression_data.prepare_cpusmall(root, source.as_uri())
+    path = cpusmall.prepare_cpusmall(root, source.as_uri())
     assert path.read_text() == LINES
-    loaded = regression_data.load(root)
+    loaded = cpusmall.load(root)
     assert loaded.name == "cpusmall"
     # of the twelve columns only 1, 2, 3 and 12 are not constant
     assert loaded.features.shape == (3, 4)
     path.write_text(LINES.replace("90", "91"))
     with pytest.raises(UserError, match="has changed since its first use"):
-        regression_data.load(root)
+        cpusmall.load(root)
 
 
 def test_a_failed_download_says_where_to_put_the_file(tmp_path):
     with pytest.raises(UserError, match=r"put it at .*cpusmall"):
-        regression_data.prepare_cpusmall(tmp_path, (tmp_path / "absent").as_uri())
+        cpusmall.prepare_cpusmall(tmp_path, (tmp_path / "absent").as_uri())
     assert not list(tmp_path.iterdir())

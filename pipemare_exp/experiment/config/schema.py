@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 
-from pipemare_exp import methods
+from pipemare_exp import data, methods
 from pipemare_exp.pipeline.method import SWITCHES, Method
 from pipemare_exp.settings import bounded, choice
 
-TASKS = ("digits", "cifar10", "numerals", "iwslt14", "multi30k")
 SCALES = ("demo", "laptop", "paper")
 
 
@@ -23,7 +22,7 @@ SCALES = ("demo", "laptop", "paper")
 class TaskConfig:
     """Which data set and metric; `label_smoothing` is translation's."""
 
-    name: str = choice("digits", *TASKS)
+    name: str = choice("digits", *data.TASKS)
     label_smoothing: float | None = bounded(low=0.0, below=1.0)
 
 
@@ -31,7 +30,7 @@ class TaskConfig:
 class DataConfig:
     """`batch_size` (examples) or `max_tokens` (translation) is a minibatch's size, not a microbatch's."""
 
-    name: str = choice("digits", *TASKS)
+    name: str = choice("digits", *data.TASKS)
     root: str | None = None
     validation: int = bounded(0, low=0)
     """Examples held out of train; above 0 the test set is never looked at."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipemare_exp import data
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.schema import (
     Config,
@@ -11,8 +12,6 @@ from pipemare_exp.experiment.config.schema import (
 )
 from pipemare_exp.pipeline.method import RECOMPUTATION, RUNTIME, T1, T3
 
-TRANSLATION = ("numerals", "iwslt14", "multi30k")
-
 
 def check(cfg: Config) -> None:
     """Raise UserError, with the reason, for settings that do not go together."""
@@ -21,7 +20,7 @@ def check(cfg: Config) -> None:
             f"data.name={cfg.data.name} with task.name={cfg.task.name}: a task has its own data; choose both by "
             f"task={cfg.task.name}, leave data= and .name out"
         )
-    size = "max_tokens" if cfg.task.name in TRANSLATION else "batch_size"
+    size = "max_tokens" if _translates(cfg) else "batch_size"
     if getattr(cfg.data, size) is None:
         raise UserError(f"data.{size} is not set, and task {cfg.task.name} needs it: the size of a minibatch")
     if size == "batch_size" and cfg.pipeline.microbatches > (cfg.data.batch_size or 0):
@@ -41,6 +40,10 @@ def check(cfg: Config) -> None:
             raise UserError(f"pipeline.boundaries={list(boundaries)}: it must begin with 0 and ascend")
         if stages is not None and stages != len(boundaries):
             raise UserError(f"pipeline.stages={stages} but pipeline.boundaries names {len(boundaries)}; set one only")
+
+
+def _translates(cfg: Config) -> bool:
+    return data.describe(cfg.task.name).task == "translation"
 
 
 def _check_method(method: MethodConfig) -> None:
@@ -95,7 +98,7 @@ def _check_precision(cfg: Config) -> None:
         reason = f"engine={cfg.engine.name}: messages between ranks are in fp32"
     elif cfg.pipeline.recompute is not None:
         reason = f"pipeline.recompute={cfg.pipeline.recompute}: pieces are run by themselves, in fp32 only"
-    elif cfg.task.name in TRANSLATION:
+    elif _translates(cfg):
         reason = f"task={cfg.task.name}: it has been tried on images only, and attention's softmax needs more bits"
     if reason is not None:
         raise UserError(f"precision=bf16 with {reason}; leave precision out")

@@ -24,8 +24,9 @@ from typing import Any, NoReturn
 
 import yaml
 
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError, suggest
-from pipemare_exp.experiment.config.schema import SCALES, TASKS
+from pipemare_exp.experiment.config.schema import SCALES
 from pipemare_exp.experiment.sweep.study import Place, Study
 from pipemare_exp.paths import travelling
 

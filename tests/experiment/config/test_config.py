@@ -10,13 +10,14 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from pipemare_exp import methods
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import compose, folder
 from pipemare_exp.experiment.config.identity import config_hash, identity, run_name
 from pipemare_exp.experiment.config.lengths import last_step, total_steps
 from pipemare_exp.experiment.config.load import from_mapping, load, to_mapping
 from pipemare_exp.experiment.config.resolve import resolve
-from pipemare_exp.experiment.config.schema import TASKS, Config
+from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.config.tree import OTHER_WORDS, setting_names
 
 UNITS = [9, 16, 72, 144, 72, 10]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipemare_exp.data import Description
+from pipemare_exp.data.description import Description
 from pipemare_exp.errors import UserError
 
 CPUSMALL_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/regression/cpusmall"
