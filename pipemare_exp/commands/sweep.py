@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.config.schema import SCALES
 from pipemare_exp.experiment.runs.folder import runs_root
-from pipemare_exp.experiment.sweep import study_file
+from pipemare_exp.experiment.sweep import fork_server, study_file
 from pipemare_exp.experiment.sweep.study import Cell, Study, expand
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ INTERMIXED = True
 EXAMPLES = """examples:
   pipemare sweep --list                                     the studies, and where they run
   pipemare sweep ablation_digits --dry-run                  its cells: done, running, diverged, failed, missing
-  pipemare sweep ablation_digits launcher=joblib jobs=2     two trainings side by side, one thread each
+  pipemare sweep ablation_digits jobs=2                     two trainings side by side, one thread each
   pipemare sweep ablation scale=demo                        on every task that the study has at that scale
   pipemare sweep ablation hogwild recompute task=digits     three studies; what they share is trained once
   pipemare sweep ablation_cifar10 scale=laptop launcher=joblib data.root=DIR
@@ -33,12 +35,12 @@ EXAMPLES = """examples:
   pipemare sweep ablation_digits seeds=[3,4] epochs=10      other seeds; any setting of `pipemare train`, for all cells
 
 names: STUDY stands for all its tasks at the scale, STUDY_TASK (or STUDY task=TASK) for one.
-words: scale=demo|laptop|paper  task=TASK  seeds=COUNT or [LIST]  jobs=N (with no launcher: joblib)
-       launcher=basic|joblib|submitit_local|submitit_slurm  launcher.NAME=VALUE (a setting of that launcher of Hydra)
+words: scale=demo|laptop|paper  task=TASK  seeds=COUNT or [LIST]  jobs=N (with no launcher: fork; not on Linux: joblib)
+       launcher=basic|fork|joblib|submitit_local|submitit_slurm  launcher.NAME=VALUE (a setting of that launcher)
        and NAME=VALUE as in `pipemare train`.
 A cell is the run that `pipemare train` with the same settings makes. Start the command again at any time: it trains
 what is missing or interrupted only. A cell that failed does not stop the others, is shown at the end (exit code 1),
-and is tried again with --retry-failed. Ctrl-C leaves every cell resumable.
+and is tried again with --retry-failed. Ctrl-C leaves every cell resumable; a signal to one training ends that one.
 """
 
 
@@ -54,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: all cells came to a result; 1: some failed; 128 + signal: stopped."""
+    """0: all cells came to a result; 1: some failed or were interrupted; 128 + signal: stopped."""
     if args.list:
         return _list(args.json)
     names, own, extra = _sort(args.words)
@@ -65,14 +67,20 @@ def run(args: argparse.Namespace) -> int:
     cells, studies = _cells(names, own, extra)
     root = runs_root(args.runs)
     launcher, jobs, options = _launcher(own)
+    if launcher == "fork" and not args.dry_run:
+        fork_server.begin()  # it imports while the cells are planned here
     from pipemare_exp.experiment.sweep import plan as sweep_plan  # imports torch
 
     planned = sweep_plan.plan(cells, root)
     if args.dry_run:
         return _dry_run(planned, jobs, args.json)
-    if args.retry_failed:
-        _forget_failures(planned)
-    return _train(planned, studies, root, launcher, jobs, options)
+    code = train(planned, root, launcher, options, args.retry_failed)
+    if code == 1 and any(one.state == "failed" for one in planned):
+        print("the same command with --retry-failed trains the failed ones again")
+    figures = [f"{figure}_{task}" for study, task in studies for figure in study.figures]
+    if code == 0 and figures:
+        print(f"figures of these runs: pipemare figures {' '.join(dict.fromkeys(figures))}")
+    return code
 
 
 def _sort(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
@@ -134,14 +142,16 @@ def _seeds(text: str) -> list[int]:
 
 def _launcher(own: dict[str, str]) -> tuple[str, int, dict[str, str]]:
     """(launcher, trainings at a time as far as known, the launcher's settings)."""
+    side_by_side = ("fork", "joblib") if fork_server.AVAILABLE else ("joblib",)
     options = {key.removeprefix("launcher."): value for key, value in own.items() if key.startswith("launcher.")}
-    launcher = own.get("launcher", "joblib" if "jobs" in own else "basic")
+    launcher = own.get("launcher", side_by_side[0] if "jobs" in own else "basic")
     jobs = own.get("jobs", options.get("n_jobs"))
     if jobs is not None and not (jobs.isdigit() and int(jobs) > 0):
         raise UserError(f"jobs={jobs}: a number of trainings side by side, at least 1")
-    if jobs is not None and launcher != "joblib":
-        raise UserError(f"jobs={jobs} with launcher={launcher}: only joblib has it; leave out one of the two")
-    if launcher == "joblib":
+    if jobs is not None and launcher not in side_by_side:
+        have = " and ".join(side_by_side)
+        raise UserError(f"jobs={jobs} with launcher={launcher}: only {have} have it; leave out one of the two")
+    if launcher in side_by_side:
         options["n_jobs"] = jobs or str(len(os.sched_getaffinity(0)))
     return launcher, int(options.get("n_jobs", 1)), options
 
@@ -198,45 +208,32 @@ def _summary(planned: Sequence[Planned]) -> str:
     return f"{len(planned)} cells: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
-def _forget_failures(planned: Sequence[Planned]) -> None:
-    """Let failed runs be trained again, from their last checkpoint."""
-    for one in planned:
-        if one.run is not None and one.state == "failed":
-            one.run.set_status("interrupted", one.step)
-
-
-def _train(
-    planned: Sequence[Planned],
-    studies: Sequence[tuple[Study, str]],
-    root: object,
-    launcher: str,
-    jobs: int,
-    options: dict[str, str],
+def train(
+    planned: Sequence[Planned], root: Path, launcher: str, options: Mapping[str, str], retry_failed: bool = False
 ) -> int:
-    from pathlib import Path
-
+    """Train what is missing or interrupted (`retry_failed`: and what failed), with a display. Returns `run`'s code."""
     from pipemare_exp.experiment.sweep.display import Display
     from pipemare_exp.experiment.sweep.plan import TO_DO
     from pipemare_exp.experiment.sweep.run import Sweep
 
-    sweep = Sweep(planned, Path(str(root)), launcher, options)
+    for one in planned if retry_failed else ():
+        if one.run is not None and one.state == "failed":
+            one.run.set_status("interrupted", one.step)  # goes on from its last checkpoint
+    sweep = Sweep(planned, root, launcher, options)
     stopped = None
     if any(one.state in (*TO_DO, "running") for one in planned):
         print(_summary(planned), flush=True)
-        with Display(planned, jobs):
+        with Display(planned, int(options.get("n_jobs", 1))):
             stopped = sweep.run()
     print(_summary(planned))
-    failed = [one for one in planned if one.state == "failed"]
-    for one in failed:
-        print(f"FAILED {one.cell.title}: {one.error}")
-        print(f"  pipemare train {' '.join(one.cell.overrides)}")
+    for one in planned:
+        if one.state == "failed":
+            print(f"FAILED {one.cell.title}: {one.error}")
+            print(f"  {shlex.join(['pipemare', 'train', *one.cell.overrides])}")
     if stopped is not None:
         print("stopped; every cell keeps its checkpoint, the same command goes on from there")
         return 128 + stopped
-    if failed:
-        print("the same command with --retry-failed trains these again")
-        return 1
-    figures = [f"{figure}_{task}" for study, task in studies for figure in study.figures]
-    if figures:
-        print(f"figures of these runs: pipemare figures {' '.join(dict.fromkeys(figures))}")
-    return 0
+    left = [one for one in planned if one.state in TO_DO]
+    if left:
+        print(f"interrupted: {', '.join(one.cell.title for one in left)}; the same command goes on with them")
+    return 1 if left or any(one.state == "failed" for one in planned) else 0

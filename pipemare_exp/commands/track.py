@@ -36,22 +36,23 @@ def run(args: argparse.Namespace) -> int:
     if not runs:
         raise UserError(f"no runs under {root} to track; make some with `pipemare demo`, or name their folder: --runs")
     failures: list[str] = []
-    uris: set[str] = set()
+    stores: set[tuple[str, str]] = set()
     for one in runs:
         try:
             wanted = one.config.get("tracking") or {}
             uri = args.uri or wanted.get("uri") or tracking.default_uri(Path(one.path).resolve().parent)
             if is_hidden(uri):
                 raise UserError(f"its store {uri} was recorded without the password; name it with --uri")
-            tracking.mirror_run(one, uri, wanted.get("experiment") or "pipemare")
+            experiment = wanted.get("experiment") or "pipemare"
+            tracking.mirror_run(one, uri, experiment)
         except Exception as error:  # a damaged run, or a store that fails: the other runs are still mirrored
             text = next(iter(hide(str(error)).strip().splitlines()), type(error).__name__)
             failures.append(f"{one.path.name}: {text[:200]}")
             continue
-        uris.add(uri)
+        stores.add((uri, experiment))
         print(f"tracked {one.path.name} ({one.outcome})")
-    for uri in sorted(uris):
-        print(f"see them: {tracking.page_command(hide(uri))}")
+    for uri, experiment in sorted(stores):
+        print(tracking.how_to_see(uri, experiment))
     if failures:
         raise UserError(f"{len(failures)} of {len(runs)} runs could not be tracked: " + "; ".join(failures))
     return 0

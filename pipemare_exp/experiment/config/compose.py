@@ -16,6 +16,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -36,6 +37,12 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"the overrides do not fit together: {_first_line(error)}") from error
     assert isinstance(tree, dict)
     return tree  # type: ignore[return-value]
+
+
+def quoted(text: str) -> str:
+    """`text`, whatever is in it, as a value in the grammar of overrides: quoted, and nothing in it is looked up."""
+    plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf's escape of an interpolation
+    return QuotedString(plain, Quote.single).with_quotes()
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:

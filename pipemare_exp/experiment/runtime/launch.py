@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from pipemare_exp.environment import FAILURES
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.schema import Config
+from pipemare_exp.experiment.training.interrupts import on_signals
 
 GRACE = 6.0
 """Seconds from a failure until ranks that are still there are killed."""
@@ -68,9 +69,9 @@ def _wait(process: subprocess.Popen, log: TextIO, folder: Path, restarts: int) -
 
     def pass_on(number: int, frame: Any) -> None:
         passed.append(number)
-        process.send_signal(number)
+        process.send_signal(number if number == signal.SIGINT else signal.SIGTERM)  # torchrun does not know all of them
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = on_signals(pass_on)
     reader = threading.Thread(target=_read, args=(process.stderr, log), daemon=True)
     reader.start()
     failed_since = None

@@ -27,6 +27,7 @@ from pipemare_exp.experiment.runtime.measured import report_of, write_reports
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training import session as train
 from pipemare_exp.experiment.training.assemble import Prepared
+from pipemare_exp.experiment.training.interrupts import SIGNALS
 from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
 from pipemare_exp.pipeline.runtime.messages import Kind, text_message, text_of
 from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory, watch_for_parent
@@ -134,7 +135,7 @@ def _lead(
 
 def _follow(prepared: Prepared, ranks: int) -> int:
     """Any rank but 0: work until the columns end, or rank 0 ends the run."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # rank 0 hears it too, and says where to stop
     decision = told()
     if not decision["go"]:

@@ -40,6 +40,7 @@ class Display:
             else None
         )
         self._shown: dict[int, Any] = {}
+        self._running: set[int] = set()
         self._told = {id(one) for one in cells if one.state in ENDED}
         self._began, self._next_line = time.monotonic(), 0.0
         self._first = sum(self._steps(one) for one in cells)
@@ -71,9 +72,12 @@ class Display:
                 continue
             state = one.state
             if state in ENDED:
+                self._told.add(id(one))
+            if state == "running":
+                self._running.add(id(one))
+                self._bar(one)
+            elif state in ENDED or id(one) in self._running:  # interrupted: another process may still take it up
                 self._tell(one, state)
-            elif self.bars is not None:
-                self._bar(one, state)
         done, total = sum(self._steps(one) for one in self.cells), sum(one.steps for one in self.cells)
         note = f"{len(self._told)} of {len(self.cells)} cells, {clock(self._left(done, total))} left"
         if self.bars is not None:
@@ -92,16 +96,16 @@ class Display:
             return (time.monotonic() - self._began) * (total - done) / (done - self._first)
         return known
 
-    def _bar(self, one: Planned, state: str) -> None:
-        assert self.bars is not None and one.run is not None
-        if state != "running":
+    def _bar(self, one: Planned) -> None:
+        if self.bars is None:
             return
         if id(one) not in self._shown:
             self._shown[id(one)] = self.bars.add_task(one.cell.title, total=one.steps, note="")
-        self.bars.update(self._shown[id(one)], completed=one.step)
+        self.bars.update(self._shown[id(one)], completed=one.step, note=one.score)
 
     def _tell(self, one: Planned, state: str) -> None:
-        self._told.add(id(one))
+        """One line for a training that has ended; its bar makes room for the next."""
+        self._running.discard(id(one))
         if self.bars is not None and id(one) in self._shown:
             self.bars.remove_task(self._shown.pop(id(one)))
         self._say(f"{one.cell.title}: {describe(one, state)}")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.identity import run_name
 from pipemare_exp.experiment.config.lengths import last_step
@@ -40,13 +41,14 @@ class Planned:
         if self.run is None or self.failure:
             return "failed"
         try:
+            locked = self.run.is_locked()  # before the result, which a training writes while it holds the lock
             result, status = self.run.result, self.run.status
         except UserError as error:  # damaged: no reason to lose the other cells
             self.failure = str(error)
             return "failed"
         if result is not None:
             return "done" if result["outcome"] == "finished" else "diverged"
-        if self.run.is_locked():
+        if locked:
             return "running"
         if status:
             return "failed" if status["state"] == "failed" else "interrupted"
@@ -62,11 +64,21 @@ class Planned:
     @property
     def step(self) -> int:
         """Updates done, as far as the run has told."""
-        try:
-            rows = self.run.metrics() if self.run else []
-        except (OSError, UserError):  # the training itself says what is wrong with the file
-            rows = []
+        rows = self._rows()
         return min(int(rows[-1]["step"]), self.steps) if rows else 0
+
+    @property
+    def score(self) -> str:
+        """The last measured metric in words; empty before the first evaluation."""
+        metric = self.run.meta.get("metric") if self.run else None
+        values = [row[metric] for row in self._rows("eval") if row.get(metric) is not None]
+        return f"{metric} {metrics.of(metric).shown(values[-1])}" if metric and values else ""
+
+    def _rows(self, kind: str | None = None) -> list[dict[str, Any]]:
+        try:
+            return self.run.metrics(kind) if self.run else []
+        except (OSError, UserError):  # the training itself says what is wrong with the file
+            return []
 
     @property
     def seconds(self) -> float | None:

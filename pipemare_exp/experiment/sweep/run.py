@@ -1,7 +1,7 @@
-"""Trains the cells of a sweep through one of Hydra's launchers, so that none is lost and none stops the others.
+"""Trains the cells of a sweep through a launcher, so that none is lost and none stops the others.
 
-Hydra composes each job's configuration and calls `sweep_worker.train_cell`, in a worker process or (basic) in this
-one. A wish to stop travels as a file beside the runs, on this machine or another.
+The launchers are Hydra's, which compose each job's configuration and call `worker.train_cell` in a worker process or
+(basic) in this one, and `fork`, our own. A wish to stop travels as a file beside the runs, on this machine or another.
 """
 
 from __future__ import annotations
@@ -19,34 +19,40 @@ from typing import Any
 
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.config import compose
-from pipemare_exp.experiment.sweep.fork_server import ONE_THREAD, environment
+from pipemare_exp.experiment.sweep import fork_launcher
+from pipemare_exp.experiment.sweep.fork_server import AVAILABLE, ONE_THREAD, environment
 from pipemare_exp.experiment.sweep.plan import TO_DO, Planned
-from pipemare_exp.experiment.sweep.worker import WAIT, Batch, first_line, train_cell
+from pipemare_exp.experiment.sweep.worker import DIED_TWICE, WAIT, Batch, first_line, train_cell
+from pipemare_exp.experiment.training.interrupts import on_signals
 
 IN_PROCESS = "basic"
 DRAIN = 2.0  # seconds without any training after which a stopped sweep no longer waits for its launcher
 
 
 def launchers() -> list[str]:
-    """The launchers that Hydra knows here."""
+    """The launchers that there are here."""
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
 
     Plugins.instance()  # registers them
-    return sorted(name.removesuffix(".yaml") for name in ConfigStore.instance().list("hydra/launcher"))
+    found = [name.removesuffix(".yaml") for name in ConfigStore.instance().list("hydra/launcher")]
+    return sorted([*found, fork_launcher.NAME] if AVAILABLE else found)
 
 
 class Sweep:
-    """Trains `planned` cells under `root` with Hydra's `launcher`; `options` are the launcher's own settings.
+    """Trains `planned` cells under `root` with `launcher`; `options` are the launcher's own settings.
 
-    Raises UserError for an unknown launcher, and a folder that cannot be written. `run()` returns None, or the number
-    of the signal that asked for a stop. Afterwards each cell's `state` and `error` say what became of it.
+    Raises UserError for an unknown launcher or option, and a folder that cannot be written. `run()` returns None, or
+    the number of the signal that asked for a stop. Afterwards each cell's `state` and `error` say what became of it.
     """
 
     def __init__(self, planned: Sequence[Planned], root: Path, launcher: str, options: Mapping[str, str]):
         known = launchers()
         if launcher not in known:
             raise UserError(f"launcher={launcher}; allowed: {', '.join(known)}{suggest(launcher, known)}")
+        unknown = [key for key in options if key != "n_jobs"]
+        if launcher == fork_launcher.NAME and unknown:
+            raise UserError(f"launcher=fork has no setting {unknown[0]}; it has n_jobs")
         self.planned, self.root, self.launcher, self.options = planned, root, launcher, dict(options)
         self.folder = root / ".sweep"
         self.stop_file = self.folder / f"stop-{os.getpid()}"
@@ -63,7 +69,10 @@ class Sweep:
     def run(self) -> int | None:
         """Train all that is to do. Raises UserError where the launcher will not do."""
         todo = [one for one in self.planned if one.state in (*TO_DO, "running")]
+        if self.launcher != IN_PROCESS:  # the longest first, so that none is left over while the other jobs idle
+            todo.sort(key=lambda one: -one.steps)
         todo.sort(key=lambda one: one.state == "running")  # trained by another process: waited for, at the end
+        self._before = {id(one): one.run.status for one in todo if one.run}
         try:
             with self._signals(), environment({} if self.launcher == IN_PROCESS else ONE_THREAD):
                 self._train(todo)
@@ -79,15 +88,20 @@ class Sweep:
         """All of them; those that a dying worker left are tried once more, each alone, and then given up."""
         if not todo or self._launch(todo):
             return
-        left = [one for one in todo if one.state in TO_DO]
+        left = [one for one in todo if one.state in TO_DO and not self._was_signalled(one)]
         for one in [one for one in left if one.state == "interrupted"]:
             if self.signal is None and not self._launch([one]):
-                one.failure = f"its process died twice, at step {one.step} the last time: killed, or out of memory"
+                one.failure = DIED_TWICE
         rest = [one for one in left if one.state in TO_DO and one.failure is None]
         if rest and self.signal is None and len(rest) < len(todo):
             self._train(rest)
         for one in rest if len(rest) == len(todo) else []:
             one.failure = "no worker process came up: see launcher= and its memory"
+
+    def _was_signalled(self, one: Planned) -> bool:
+        """Whether this sweep's training of it wrote a checkpoint and left, which a process that dies does not say."""
+        status = one.run.status if one.run else {}
+        return status.get("state") == "interrupted" and status != self._before.get(id(one))
 
     def _launch(self, jobs: Sequence[Planned]) -> bool:
         """Hand `jobs` to the launcher; False where its workers died."""
@@ -99,7 +113,13 @@ class Sweep:
             self.launcher != IN_PROCESS,
         )
         try:
-            returned = self._multirun(batch)
+            if self.launcher == fork_launcher.NAME:
+                self.launched = True
+                returned: Sequence[Any] = fork_launcher.train(
+                    batch, int(self.options["n_jobs"]), lambda: self.signal is not None
+                )
+            else:
+                returned = self._multirun(batch)
         except BrokenExecutor:
             return self.signal is not None
         for one, result in zip(jobs, returned, strict=True):
@@ -147,14 +167,14 @@ class Sweep:
             "hydra/hydra_logging=none",
             "hydra.output_subdir=null",
             "hydra.job.chdir=false",
-            f"hydra.sweep.dir='{self.folder}'",
+            f"hydra.sweep.dir={compose.quoted(str(self.folder))}",
             "hydra.sweep.subdir=.",
             *(f"hydra.launcher.{key}={value}" for key, value in options.items()),
         ]
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM asks all trainings to checkpoint and leave; a second one interrupts at once."""
+        """The first signal asks all trainings to checkpoint and leave; a second one interrupts at once."""
 
         def note(number: int, frame: FrameType | None) -> None:
             if self.signal is not None:
@@ -162,7 +182,7 @@ class Sweep:
             self.signal = number
             self.stop_file.touch()
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = on_signals(note)
         ended = threading.Event()
         watch = threading.Thread(target=self._leave_when_idle, args=(ended,), daemon=True)
         watch.start()
@@ -174,9 +194,9 @@ class Sweep:
                 signal.signal(number, handler)
 
     def _heed_stop_file(self) -> None:
-        """A training in this process that took the signal left the file."""
+        """A training in this process that took the signal left its number in the file."""
         if self.signal is None and self.stop_file.exists():
-            self.signal = signal.SIGINT
+            self.signal = int(self.stop_file.read_text() or signal.SIGINT)
 
     def _leave_when_idle(self, ended: threading.Event) -> None:
         """After the wish to stop, once nothing trains any more, interrupt the launcher: it need not go through the

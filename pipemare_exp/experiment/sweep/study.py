@@ -7,11 +7,13 @@ A study is a union of grids, with seeds and more settings for each task and scal
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipemare_exp.errors import UserError
+from pipemare_exp.errors import UserError, suggest
+from pipemare_exp.experiment.config.compose import quoted
 from pipemare_exp.experiment.config.schema import SCALES
 
 Grid = Mapping[str, Sequence[Any]]
@@ -90,7 +92,7 @@ def _place(study: Study, scale: str, task: str) -> Place:
     if task not in places:
         here = f"it has {', '.join(places)} there" if places else f"it runs at scale={', '.join(study.scales())}"
         other = study.scales(task)
-        where = f", and {task} at scale={', '.join(other)}" if other else ""
+        where = f", and {task} at scale={', '.join(other)}" if other else suggest(task, places)
         raise UserError(f"study {study.name} does not run on task {task} at scale={scale}; {here}{where}")
     return places[task]
 
@@ -120,4 +122,7 @@ def text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{','.join(map(text, value))}]"
-    return repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return repr(value)
+    plain = str(value)
+    return plain if re.fullmatch(r"[\w./-]+", plain) else quoted(plain)

@@ -1,32 +1,38 @@
 """One job of a sweep: trains a cell, in a worker process or in the sweep's own, and leaves when the sweep stops.
 
-A wish to stop is a file beside the runs: a job looks for it after every step, writes its checkpoint and leaves. So
-does a worker whose sweep was killed.
+The sweep asks for a stop by a file beside the runs: a job looks for it after every step, writes its checkpoint and
+leaves. So does a worker whose sweep was killed. A signal to a worker is meant for the training that it has now.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.identity import run_name
-from pipemare_exp.experiment.config.load import from_mapping
+from pipemare_exp.experiment.config.load import from_mapping, load
+from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import FINAL, Run
 from pipemare_exp.experiment.runs.writing import write_text
+from pipemare_exp.experiment.training.interrupts import on_signals
 
 LOOK = 0.3  # seconds between two looks for the wish to stop, in a worker
 WAIT = 0.5  # seconds between two looks at a run that another process trains
+DIED_TWICE = "its process died twice: killed, or out of memory"
 
 
 @dataclass(frozen=True)
@@ -41,28 +47,39 @@ class Batch:
 
 
 def train_cell(tree: Any, batch: Batch) -> str | None:
-    """One job: train the configuration that Hydra composed. Returns the error that the run's folder cannot tell of."""
+    """The job that Hydra composed `tree` for; as `train_job`."""
     from hydra.core.hydra_config import HydraConfig
 
-    number = int(HydraConfig.get().job.num)
+    def composed() -> Config:
+        return from_mapping(OmegaConf.to_container(tree, resolve=True))  # type: ignore[arg-type]
+
+    return _train_job(int(HydraConfig.get().job.num), batch, composed)
+
+
+def train_job(number: int, batch: Batch) -> str | None:
+    """Train the job of that number. Returns the error that the run's folder cannot tell of."""
+    return _train_job(number, batch, partial(load, batch.overrides[number]))
+
+
+def _train_job(number: int, batch: Batch, configuration: Callable[[], Config]) -> str | None:
     stopped = _Stop(batch)
-    failure = _until_result(tree, batch.overrides[number], Run(batch.runs[number]), batch, stopped)
+    failure = _until_result(configuration, batch.overrides[number], Run(batch.runs[number]), batch, stopped)
     if stopped.orphaned:
         os._exit(1)  # the checkpoint is written, and nobody waits for an answer
     return failure
 
 
-def _until_result(tree: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> str | None:
-    """Train, or wait for another process that does, until the run has a result or the sweep stops."""
+def _until_result(
+    configuration: Callable[[], Config], overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop
+) -> str | None:
+    """Train, or wait for another process that does, until the run has a result or this job is to stop."""
     while True:
         while run.is_locked() and not stopped():  # another sweep trains it
             time.sleep(WAIT)
         if run.outcome in FINAL or stopped():
             return None
         try:
-            values = OmegaConf.to_container(tree, resolve=True)
-            assert isinstance(values, dict)
-            _train(from_mapping(values), overrides, run, batch, stopped)  # type: ignore[arg-type]
+            _train(configuration(), overrides, run, batch, stopped)
             return None
         except Exception as error:  # whatever it is, the other cells go on
             if not run.is_locked():  # else another sweep was faster
@@ -81,7 +98,7 @@ def _failed(run: Run, error: Exception) -> str | None:
     return None
 
 
-def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> None:
+def _train(cfg: Config, overrides: Sequence[str], run: Run, batch: Batch, stopped: _Stop) -> None:
     from pipemare_exp.experiment.training import assemble
     from pipemare_exp.experiment.training import session as training
 
@@ -95,25 +112,37 @@ def _train(cfg: Any, overrides: Sequence[str], run: Run, batch: Batch, stopped: 
     run.create()
     with open(os.devnull, "w", encoding="utf-8") as out:  # the run's own log has all of it
         result = training.train(cfg, overrides, runs=run.path.parent, out=out, prepared=prepared, stop=stopped)
-    if result.outcome == "interrupted":
-        Path(batch.stop_file).touch()  # a signal reached the training: it is meant for the sweep
+    if result.outcome == "interrupted" and not stopped.worker:
+        Path(batch.stop_file).write_text(str(result.exit_code - 128))  # the signal was the sweep's own
 
 
 class _Stop:
-    """Whether the sweep wants to stop, or is no more."""
+    """Whether this job is to stop: the sweep wants it or is no more, or the worker got a signal of its own.
+
+    The training takes signals itself; these handlers are for the time before and after it.
+    """
 
     def __init__(self, batch: Batch):
         self.file, self.worker = batch.stop_file, os.getpid() != batch.pid
         self.parent = os.getppid()
         self.answer, self.next = False, 0.0
         if self.worker and threading.current_thread() is threading.main_thread():
+            on_signals(self._note)
             # The terminal's Ctrl-C reaches every process; between trainings only the sweep itself acts on it.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.answer = True
 
     @property
     def orphaned(self) -> bool:
         """Whether this is a worker whose sweep was killed."""
-        return self.worker and os.getppid() != self.parent
+        if not self.worker:
+            return False
+        sweep = multiprocessing.parent_process()
+        if sweep is not None and sweep.sentinel is not None:  # a fork: its parent in the system is the server
+            return not sweep.is_alive()
+        return os.getppid() != self.parent
 
     def __call__(self) -> bool:
         if not self.answer and time.monotonic() >= self.next:

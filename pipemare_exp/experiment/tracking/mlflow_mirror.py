@@ -19,6 +19,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -33,6 +34,17 @@ PARAM_LENGTH = 500  # the smallest limit of any MLflow server; this version's ow
 SHORTENED = " ... [shortened; whole in config.yaml]"
 PARAMS_IN_A_BATCH, METRICS_IN_A_BATCH = 100, 1000  # MLflow's limits
 LOCK_WAITS = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each new try where SQLite says that it is locked
+COLUMNS = [f"tags.`{name}`" for name in ("task", "method", "scale", "seed", "metric", "outcome")]
+COLUMNS += [f"metrics.`{name}`" for name in ("best", "last")]
+VIEW = "pipemare"
+EXPERIMENT_TAGS = {
+    # Until MLflow 3.16 or so this tag decides that an experiment is no chat program's; later ones ask the address.
+    "mlflow.experimentKind": "custom_model_development",
+    # What the page keeps for a view of the table of runs that was saved in it, here under the id VIEW.
+    f"mlflow.sharedViewState.{VIEW}": json.dumps({
+        "name": "methods compared", "createdAt": 1767225600000, "state": json.dumps({"selectedColumns": COLUMNS})
+    }),
+}  # fmt: skip
 STATUS = {"finished": "FINISHED", "diverged": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
@@ -108,6 +120,7 @@ class Mirror:
             "task": (config.get("task") or {}).get("name"),
             "scale": config.get("scale"),
             "seed": config.get("seed"),
+            "metric": meta.get("metric"),
             "config_hash": found.get("config_hash") or meta.get("config_hash"),
             "commit": meta.get("commit"),
             "dirty": meta.get("dirty"),
@@ -127,11 +140,12 @@ class Mirror:
         if found is None:
             store = sqlite_file(self.uri)
             place = None if store is None else (store.parent / "mlartifacts" / name).as_uri()
-            # Else the page takes it for a chat program's and hides the metrics.
-            kind = {"mlflow.experimentKind": "custom_model_development"}
-            return self.client.create_experiment(name, artifact_location=place, tags=kind)
+            return self.client.create_experiment(name, artifact_location=place, tags=EXPERIMENT_TAGS)
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
+        for key, value in EXPERIMENT_TAGS.items():
+            if found.tags.get(key) != value:
+                self.client.set_experiment_tag(found.experiment_id, key, value)
         return found.experiment_id
 
     def _known_run(self) -> str | None:
@@ -171,9 +185,25 @@ class Mirror:
         return self._last_step[key]
 
 
+def page(uri: str, experiment: str) -> str:
+    """Where MLflow's page shows an experiment's table of runs, with COLUMNS: what follows its address and a #.
+
+    The page asks the address whether it is to show model training or chat programs (its default), and which saved
+    view. Without the experiment: the list of them.
+    """
+    store = sqlite_file(uri)
+    known = store is None or store.is_file()  # else the client would make one
+    found = MlflowClient(tracking_uri=uri).get_experiment_by_name(experiment) if known else None
+    if found is None:
+        return "/experiments?workflowType=machine_learning"
+    return f"/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
+
+
 def sqlite_file(uri: str) -> Path | None:
     """The file of a SQLite store's URI; None for a server or another data base."""
-    return Path(uri.removeprefix("sqlite:///").partition("?")[0]).resolve() if uri.startswith("sqlite:///") else None
+    if not uri.startswith("sqlite:///"):
+        return None
+    return Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0])).resolve()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import shlex
 import shutil
 import sys
 import threading
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.tracking.mlflow_mirror import Mirror
@@ -123,13 +125,39 @@ def mirror_run(run: Any, uri: str, experiment: str) -> str:
 
 def default_uri(runs_root: Path) -> str:
     """The SQLite store beside the folder of runs."""
-    return f"sqlite:///{(Path(runs_root).resolve().parent / 'mlflow.db')}"
+    return sqlite_uri(Path(runs_root).resolve().parent / "mlflow.db")
 
 
-def page_command(uri: str) -> str:
-    """The command that serves MLflow's page for a store, on this machine only and without network."""
+def sqlite_uri(store: Path) -> str:
+    """The URI of a SQLite file, whatever characters its path has."""
+    return f"sqlite:///{quote(str(store))}"
+
+
+def how_to_see(uri: str, experiment: str) -> str:
+    """The command that serves MLflow's page for a store, on this machine only and without network, and the address
+    there of the experiment's table of runs."""
     program = "mlflow" if shutil.which("mlflow") else str(Path(sys.executable).with_name("mlflow"))
-    return f"{program} server --backend-store-uri '{uri}' --host 127.0.0.1 --port 5000 --workers 1"
+    command = [
+        program,
+        "server",
+        "--backend-store-uri",
+        hide(uri),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "5000",
+        "--workers",
+        "1",
+    ]
+    try:
+        import_mlflow()
+        from pipemare_exp.experiment.tracking.mlflow_mirror import page
+
+        place = page(uri, experiment)
+    except Exception as error:  # a store that cannot be read; the command says more
+        log.debug("MLflow: %s", error)
+        place = ""
+    return f"MLflow's page of these runs: start\n  {shlex.join(command)}\nand open\n  http://127.0.0.1:5000/#{place}"
 
 
 def import_mlflow() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from pipemare_exp import cli
 from pipemare_exp.experiment.runs.folder import Run, find_runs
+from pipemare_exp.experiment.sweep import fork_server
 from pipemare_exp.experiment.sweep.plan import Planned
 from pipemare_exp.experiment.sweep.run import Sweep
 from pipemare_exp.experiment.sweep.study import Cell
@@ -151,7 +152,48 @@ def test_after_a_kill_of_the_whole_sweep_the_same_command_completes_it_bit_for_b
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("launcher", ["launcher=basic", "jobs=2"])
+def training_now(runs: Path) -> Run:
+    """A run that some process has trained a few steps of and is still at."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        for run in find_runs(runs):
+            if run.is_locked() and len(run.metrics("train")) >= 3:
+                return run
+        time.sleep(0.05)
+    raise AssertionError("no training began in time")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number"), [("launcher=fork", signal.SIGUSR1), ("launcher=joblib", signal.SIGTERM)]
+)
+def test_a_signal_to_one_training_ends_that_one_with_a_checkpoint_and_no_other(launcher, number, tmp_path) -> None:
+    """What a scheduler's pre-emption or a watch over memory does."""
+    if "fork" in launcher and not fork_server.AVAILABLE:
+        pytest.skip("forks of a server: on Linux")
+    process = begin(tmp_path, "seeds=1", "max_steps=100", "log_every=1", launcher, "jobs=2")
+    hit = training_now(tmp_path)
+    os.kill(hit.status["pid"], number)
+    text = process.communicate(timeout=240)[0].decode()
+    assert process.returncode == 1, text
+    assert "3 cells: 2 done, 1 interrupted" in text and "the same command goes on with them" in text
+    outcomes = {run.name: run.outcome for run in find_runs(tmp_path)}
+    assert outcomes.pop(hit.name) == "interrupted" and (hit.checkpoints / "last.pt").is_file()
+    assert list(outcomes.values()) == ["finished", "finished"]
+
+
+@pytest.mark.parametrize(("launcher", "number"), [("launcher=basic", signal.SIGHUP), ("jobs=2", signal.SIGTERM)])
+def test_a_signal_to_the_sweep_stops_it_with_every_cell_resumable(launcher, number, tmp_path) -> None:
+    process = begin(tmp_path, "seeds=1", "log_every=1", launcher)
+    training_now(tmp_path)
+    process.send_signal(number)
+    text = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 128 + number, text
+    begun = [run for run in find_runs(tmp_path) if run.status]
+    assert begun and {run.outcome for run in begun} == {"interrupted"}
+    assert all((run.checkpoints / "last.pt").is_file() for run in begun)
+
+
+@pytest.mark.parametrize("launcher", ["launcher=basic", "launcher=joblib", "jobs=2"])
 def test_ctrl_c_leaves_every_cell_resumable(launcher: str, tmp_path: Path) -> None:
     process = begin(tmp_path, "seeds=1", "log_every=1", launcher)
     wait_for_steps(tmp_path, 5, process)
@@ -170,13 +212,13 @@ def test_a_stop_that_a_training_took_is_heeded_however_soon_the_launcher_returns
     one = Planned(Cell("digits", "demo", "a", 0, (), ("a",)), Run(tmp_path / "a"), 10)
 
     def multirun(self: Sweep, batch) -> list[None]:
-        Path(batch.stop_file).touch()
+        Path(batch.stop_file).write_text(str(int(signal.SIGTERM)))
         return [None]
 
     monkeypatch.setattr(Sweep, "_multirun", multirun)
     sweep_of_one = Sweep([one], tmp_path, "basic", {})
     monkeypatch.setattr(sweep_of_one, "_leave_when_idle", lambda ended: None)
-    assert sweep_of_one.run() == signal.SIGINT
+    assert sweep_of_one.run() == signal.SIGTERM
     assert not sweep_of_one.stop_file.exists()
 
 
@@ -205,6 +247,15 @@ def test_a_worker_that_dies_costs_its_own_cell_only(tmp_path: Path, monkeypatch:
     assert launched == [["a", "deadly", "b", "c"], ["deadly"], ["b", "c"]]
     assert [one.state for one in planned] == ["done", "failed", "done", "done"]
     assert "died twice" in planned[1].error
+
+
+@pytest.mark.parametrize("launcher", ["basic", "joblib", "fork"])
+def test_a_folder_of_runs_may_have_any_name(launcher: str, tmp_path, capsys) -> None:
+    runs = tmp_path / "it's = all, ${here}?"
+    code, text = sweep("end_to_end_digits", *QUICK, f"launcher={launcher}", runs=runs, capsys=capsys)
+    assert code == 0, text
+    assert set(states(runs).values()) == {"finished"}
+    assert [path.name for path in tmp_path.iterdir()] == [runs.name]
 
 
 def test_submitit_composes_and_says_what_it_lacks(tmp_path, capsys) -> None:

@@ -93,7 +93,7 @@ def test_a_point_that_two_grids_share_is_one_cell(write) -> None:
 
 
 def test_values_are_written_as_hydra_reads_them() -> None:
-    for value in (None, True, 3, 0.1, 2e-07, "sqrt", [0.5, 0.75], [1, 2]):
+    for value in (None, True, 3, 0.1, 2e-07, "sqrt", [0.5, 0.75], [1, 2], "it's a=b? ${c}"):
         tree = compose.compose([f"task.probe={text(value)}"])
         assert tree["task"]["probe"] == value
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -102,6 +103,49 @@ def test_mirror_holds_metrics_params_tags_and_files_once(home):
     copied = client.download_artifacts(run_id, "metrics.jsonl")
     assert Path(copied).read_text() == (run.path / "metrics.jsonl").read_text()
     assert (runs.parent / "mlartifacts").is_dir()
+
+
+def test_the_page_opens_as_model_training_with_the_columns_that_compare_methods(home):
+    """What MLflow's page reads: the kind, and a saved view of the table of runs, in the form that the page gives it."""
+    runs, uri = home
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("pipemare")  # by hand, or by an earlier version: without tags
+    run_id = tracking.mirror_run(write_run(runs), uri, "pipemare")
+    tags = client.get_experiment(experiment).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    view = json.loads(tags["mlflow.sharedViewState.pipemare"])
+    assert isinstance(view["name"], str) and isinstance(view["createdAt"], int)
+    found = client.get_run(run_id).data
+    shown = {}
+    for column in json.loads(view["state"])["selectedColumns"]:
+        kind, name = column.rstrip("`").split(".`")
+        shown[name] = getattr(found, kind)[name]
+    assert shown == {
+        **{"task": "digits", "method": "gpipe", "scale": "demo", "seed": "0", "metric": "accuracy"},
+        **{"outcome": "finished", "best": 95.0, "last": 95.0},
+    }
+    assert tracking.mirror_run(write_run(runs, seed=1), uri, "pipemare") != run_id
+    assert client.get_experiment(experiment).tags == tags
+
+
+def test_a_store_in_a_folder_of_any_name(tmp_path):
+    runs = tmp_path / "it's 100%41 = what?" / "runs"
+    runs.mkdir(parents=True)
+    uri = tracking.default_uri(runs)
+    run_id = tracking.mirror_run(write_run(runs), uri, "pipemare")
+    assert (runs.parent / "mlflow.db").is_file()
+    assert (runs.parent / "mlartifacts" / "pipemare" / run_id / "artifacts" / "config.yaml").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [runs.parent.name]
+    command = tracking.how_to_see(uri, "pipemare").splitlines()[1]
+    assert shlex.split(command)[1:4] == ["server", "--backend-store-uri", uri]
+
+
+def test_where_the_page_is_is_told_without_a_store_too(tmp_path):
+    text = tracking.how_to_see(tracking.default_uri(tmp_path / "runs"), "pipemare")
+    assert text.endswith("http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_resumed_run_continues_its_mlflow_run_without_repeated_points(home):
@@ -265,7 +309,9 @@ def test_track_command_mirrors_all_runs_and_names_those_it_cannot(home, capsys):
     good = write_run(runs, "async", 0, (70.0,), outcome="diverged")
     assert track("--runs", str(runs)) == 0
     assert track(good.path.name, "--runs", str(runs)) == 0
-    assert f"mlflow server --backend-store-uri '{uri}' --host 127.0.0.1" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"mlflow server --backend-store-uri {uri} --host 127.0.0.1" in told
+    assert "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=pipemare" in told
     torn = write_run(runs, "gpipe", 7, name="torn")
     (torn.path / "result.json").write_text("{")
     with pytest.raises(UserError, match="1 of 3 runs could not be tracked: torn: .*not JSON"):
