@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.tracking.mlflow_mirror import Mirror
@@ -129,8 +128,12 @@ def default_uri(runs_root: Path) -> str:
 
 
 def sqlite_uri(store: Path) -> str:
-    """The URI of a SQLite file, whatever characters its path has."""
-    return f"sqlite:///{quote(str(store))}"
+    """The URI of a SQLite file, whatever characters its path has.
+
+    Escaped is what SQLAlchemy reads as more than a path, and no more: beside the store MLflow makes an empty folder
+    named as the URI spells it.
+    """
+    return "sqlite:///" + str(store).replace("%", "%25").replace("?", "%3F")
 
 
 def how_to_see(uri: str, experiment: str) -> str:
