@@ -79,7 +79,7 @@ def test_it_trains_compares_draws_names_failures_and_is_a_no_op_the_second_time(
     assert {run.data.tags["method"]: run.data.metrics["test/accuracy"] for run in tracked} == {
         label: result["last"] for label, result in results.items() if result
     }
-    assert f"--backend-store-uri {uri} --workers" in first
+    assert f"--backend-store-uri {uri} --host" in first
     assert f"http://127.0.0.1:5000/#/experiments/{experiment}/runs?" in first
 
     monkeypatch.setattr(study_file, "load", lambda name: study("gpipe", "pipemare"))

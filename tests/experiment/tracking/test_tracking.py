@@ -310,7 +310,7 @@ def test_track_command_mirrors_all_runs_and_names_those_it_cannot(home, capsys):
     assert track("--runs", str(runs)) == 0
     assert track(good.path.name, "--runs", str(runs)) == 0
     told = capsys.readouterr().out
-    assert f"mlflow server --backend-store-uri {uri} --workers 1 --host 127.0.0.1" in told
+    assert f"mlflow server --backend-store-uri {uri} --host 127.0.0.1" in told
     assert "http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=pipemare" in told
     torn = write_run(runs, "gpipe", 7, name="torn")
     (torn.path / "result.json").write_text("{")
