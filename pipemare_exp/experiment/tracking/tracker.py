@@ -140,18 +140,8 @@ def how_to_see(uri: str, experiment: str) -> str:
     """The command that serves MLflow's page for a store, on this machine only and without network, and the address
     there of the experiment's table of runs."""
     program = "mlflow" if shutil.which("mlflow") else str(Path(sys.executable).with_name("mlflow"))
-    command = [
-        program,
-        "server",
-        "--backend-store-uri",
-        hide(uri),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "5000",
-        "--workers",
-        "1",
-    ]
+    where = ["--host", "127.0.0.1", "--port", "5000", "--workers", "1"]
+    command = [program, "server", "--backend-store-uri", hide(uri), *where]
     try:
         import_mlflow()
         from pipemare_exp.experiment.tracking.mlflow_mirror import page

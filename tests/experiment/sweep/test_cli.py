@@ -28,7 +28,7 @@ WRONG = {
     "ablation_digits launcher=joblib launcher.n_job=2": ["launcher=joblib", "n_job"],
     "ablation_digits launcher=fork launcher.n_job=2": ["launcher=fork has no setting n_job; it has n_jobs"],
     "ablation_digits epochs=0": ["epochs=0", "at least 1"],
-    "ablation_digits optimizer.rat=1": ['"optimizer.rat"', 'did you mean "rate"'],
+    "ablation_digits optimizer.rat=1": ['"optimizer.rat"', 'did you mean "optimizer.rate"'],
     "ablation_digits engine=runtime": ["engine=runtime in a sweep", "pipemare train"],
     "ablation_digits --json": ["--dry-run"],
 }
