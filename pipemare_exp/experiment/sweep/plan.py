@@ -70,9 +70,9 @@ class Planned:
     @property
     def score(self) -> str:
         """The last measured metric in words; empty before the first evaluation."""
-        metric = self.run.meta.get("metric") if self.run else None
+        metric = self.run.meta.get("metric", "") if self.run else ""
         values = [row[metric] for row in self._rows("eval") if row.get(metric) is not None]
-        return f"{metric} {metrics.of(metric).shown(values[-1])}" if metric and values else ""
+        return f"{metric} {metrics.of(metric).shown(values[-1])}" if values else ""
 
     def _rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         try:
