@@ -76,7 +76,7 @@ def _conclude(tasks: Sequence[str], planned: Sequence[Planned], root: Path) -> N
     for task in tasks:
         ended = [row for row in found if row.ended and row.task == task]
         if ended:
-            paths = draw(ended, task, root.parent / "demo" / f"{task}_over_epochs")
+            paths = draw(ended, task, root / "demo" / f"{task}_over_epochs")
             print(f"figure: {', '.join(str(path) for path in paths)}")
     settings = next(one.run.config["tracking"] for one in planned if one.run and one.run.config)
     if settings["name"] == "mlflow":

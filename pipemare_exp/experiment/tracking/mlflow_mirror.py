@@ -38,7 +38,7 @@ COLUMNS = [f"tags.`{name}`" for name in ("task", "method", "scale", "seed", "met
 COLUMNS += [f"metrics.`{name}`" for name in ("best", "last")]
 VIEW = "pipemare"
 EXPERIMENT_TAGS = {
-    # Until MLflow 3.16 or so this tag decides that an experiment is no chat program's; later ones ask the address.
+    # Says that an experiment is no chat program's. MLflow 3.17's own page asks its address instead, see `page`.
     "mlflow.experimentKind": "custom_model_development",
     # What the page keeps for a view of the table of runs that was saved in it, here under the id VIEW.
     f"mlflow.sharedViewState.{VIEW}": json.dumps({
