@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-import shlex
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +12,17 @@ from typing import Any, TextIO
 
 from pipemare_exp import metrics
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.config import yaml_text
 from pipemare_exp.experiment.config.identity import config_hash, run_name
 from pipemare_exp.experiment.config.lengths import last_step
-from pipemare_exp.experiment.config.load import from_mapping, to_mapping
 from pipemare_exp.experiment.config.schema import Config
-from pipemare_exp.experiment.runs import provenance, rows
+from pipemare_exp.experiment.runs import rows
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State
 from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import Run, runs_root
-from pipemare_exp.experiment.runs.reading import Damaged
 from pipemare_exp.experiment.runs.writing import remove_left_over, write_json, write_text
 from pipemare_exp.experiment.tracking.guard import GuardedTracker
 from pipemare_exp.experiment.tracking.tensorboard import check_installed
-from pipemare_exp.experiment.training import assemble
+from pipemare_exp.experiment.training import assemble, record
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.interrupts import StopRequest
 from pipemare_exp.experiment.training.log import RunLog
@@ -117,7 +112,7 @@ class _Session:
 
     def train(self) -> Result:
         loop = self.loop
-        known = self._readable(lambda: self.run.meta) or {}
+        known = record.readable(lambda: self.run.meta, self.progress.say) or {}
         self.threads = settle(self.cfg.threads, self.prepared.meter, known.get("threads"))
         remove_left_over(self.run.path)
         state = self.checkpoints.load(self.progress.say, loop.unfit)
@@ -136,20 +131,10 @@ class _Session:
         """Write what the run is, before its first step; add this session to what is `known` of it in meta.json."""
         run = self.run
         again = state is not None or bool(known)
-        if not self._readable(self._same_config):
-            write_text(run.path / "config.yaml", yaml_text.dumps(hide(to_mapping(self.cfg))))
-        if not self._readable(lambda: run.overrides):
-            write_json(run.path / "overrides.json", hide(self.overrides))
-        meta = {**self._new_meta(), **known}
-        meta["sessions"].append(
-            {
-                "started": _now(),
-                "commit": provenance.commit()[0],
-                "resumed_from": loop.step if again else None,
-            }
-        )
-        self.sessions = meta["sessions"]
-        write_json(run.path / "meta.json", meta)
+        record.write_what_is_missing(run, self.cfg, self.overrides, self.progress.say)
+        meta = {**record.new_meta(self.prepared, self.hash, self.overrides, self.threads), **known}
+        self.sessions = [*meta["sessions"], record.new_session(loop.step if again else None)]
+        write_json(run.path / "meta.json", {**meta, "sessions": self.sessions})
         rows.keep(run.metrics_file, 0 if state is None else state["metrics"]["rows"])
         run.set_status("running", loop.step)
         self.progress.say(f"run folder: {run.path}")
@@ -159,43 +144,6 @@ class _Session:
         warmup = self.cfg.method.sync_warmup.steps or 0
         if warmup >= loop.last:
             self.progress.say(f"note: the warm-up (T3) of {warmup} steps covers the whole run, it is synchronous")
-
-    def _readable(self, read: Callable[[], Any]) -> Any:
-        """What a file of the run holds; None, which is said, for one that is damaged: it is written anew."""
-        try:
-            return read()
-        except Damaged as error:
-            self.progress.say(f"{error.path} is damaged ({error.reason}) and is written anew")
-            return None
-
-    def _same_config(self) -> bool:
-        """Whether config.yaml is there. Raises Damaged where it is not the whole configuration of this run."""
-        tree = self.run.config
-        try:
-            cfg = from_mapping(tree)
-            same = to_mapping(cfg) == tree and config_hash(cfg) == self.hash
-        except UserError:
-            same = False
-        if tree and not same:
-            raise Damaged(self.run.path / "config.yaml", "it is not the whole configuration of this run")
-        return bool(tree)
-
-    def _new_meta(self) -> dict[str, Any]:
-        commit, dirty = provenance.commit()
-        return {
-            "command": shlex.join(["pipemare", "train", *hide(self.overrides)]),
-            "commit": commit,
-            "dirty": dirty,
-            "versions": provenance.versions(),
-            "machine": provenance.machine(),
-            "threads": self.threads.count,
-            "threads_from": self.threads.why,
-            "created": _now(),
-            "config_hash": self.hash,
-            "metric": self.prepared.task.metric,
-            "notes": dict(self.prepared.task.notes),
-            "sessions": [],
-        }
 
     def _emit(self, rows: list[dict[str, Any]]) -> None:
         self.run.append(rows)
@@ -297,7 +245,3 @@ def _on_disk(error: OSError, run: Run) -> str:
         f"cannot write in {run.path}: {error.strerror or error}; mend that (make room, or move the folder of runs) and "
         "give the same command: it goes on from the last checkpoint"
     )
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
