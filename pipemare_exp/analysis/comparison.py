@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipemare_exp import methods, metrics
+from pipemare_exp.analysis import published
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.analysis.statistics import Estimate, mean_with_interval, paired_difference, verdict
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.runs.folder import FINAL
 
@@ -102,8 +104,6 @@ def _tested(
 
 def published_best(task: str, method: str) -> list[dict[str, Any]] | None:
     """The published best metrics of a method on a task, each with its source; None where there is none."""
-    from pipemare_exp.analysis import published
-
     found = published.best_of(task, method)
     return [
         {
@@ -196,14 +196,7 @@ def _by_seed(group: Sequence[RunRow], score: Callable[[RunRow], float | None]) -
     return {seed: value for seed, value in scores if value is not None}
 
 
-def tasks() -> tuple[str, ...]:
-    """The names of the tasks that runs can have."""
-    from pipemare_exp.data import TASKS
-
-    return TASKS
-
-
 def check_task(task: str) -> None:
     """UserError for a name that no task has."""
-    if task not in tasks():
-        raise UserError(f'no task "{task}"; allowed: {", ".join(tasks())}{suggest(task, tasks())}')
+    if task not in TASKS:
+        raise UserError(f'no task "{task}"; allowed: {", ".join(TASKS)}{suggest(task, TASKS)}')

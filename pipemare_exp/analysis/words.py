@@ -65,8 +65,8 @@ def sources(rows: Sequence[Row]) -> list[str]:
 
 def published_note(rows: Sequence[Row]) -> str:
     """What keeps the published values of `rows` from being compared with ours as they stand."""
-    bleu = any(row["metric"] == "bleu" for row in rows)
-    ours = "; compare them with our test BLEU, best and last are on validation" if bleu else ""
+    tested = [found.title for row in rows if row["metric"] and (found := metrics.of(row["metric"])).test]
+    ours = f"; compare them with our test {tested[0]}, best and last are on validation" if tested else ""
     return f"Published values are of the paper's own models and lengths{ours}."
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipemare_exp.analysis import comparison, words
 from pipemare_exp.analysis import rows as run_rows
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs.folder import runs_root
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pipemare compare`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("task", metavar="TASK", help=", ".join(comparison.tasks()))
+    parser.add_argument("task", metavar="TASK", help=", ".join(TASKS))
     parser.add_argument("--runs", metavar="DIR", help="the folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--interval", default="t", choices=("t", "bootstrap"), help="kind of interval (default: t)")
     parser.add_argument("--json", action="store_true", help="print JSON only")

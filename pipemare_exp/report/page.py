@@ -17,6 +17,7 @@ from typing import Any
 from paper_figures.registry import Entry
 from pipemare_exp.analysis import comparison, rows, words
 from pipemare_exp.analysis.row import DAMAGED, RunRow
+from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs import provenance
 from pipemare_exp.report.doubts import doubts
@@ -120,7 +121,7 @@ def build(
     commands of figures. `say` hears the name of each figure before it is drawn.
     """
     runs = [run for run in rows.read(root) if scale in (None, run.scale) or run.outcome == DAMAGED]
-    tasks = [task for task in comparison.tasks() if any(run.task == task for run in runs)]
+    tasks = [task for task in TASKS if any(run.task == task for run in runs)]
     items: list[Item] = []
     missing: list[Missing] = []
     with tempfile.TemporaryDirectory(prefix="pipemare-report-") as folder:
