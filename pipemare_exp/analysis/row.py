@@ -120,9 +120,8 @@ def _read(run: Run) -> RunRow:
         raise UserError("config.yaml holds no whole configuration")
     if outcome in FINAL and not run.result:
         raise UserError(f"status.json says {outcome}, but result.json is missing")
-    logged = run.metrics("eval")
     result = run.result or {}
-    metric = result.get("metric") or meta.get("metric") or _metric_of(logged)
+    metric = result.get("metric") or meta.get("metric") or ""
     evals = [
         {
             "step": row["step"],
@@ -132,7 +131,7 @@ def _read(run: Run) -> RunRow:
             "value": row.get(metric),
             "seconds": row.get("seconds"),
         }
-        for row in logged
+        for row in run.metrics("eval")
     ]
     result = result or _so_far(metric, evals)
     return RunRow(
@@ -182,11 +181,6 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     prefixes = tuple(f"{name}." for name in neutral)
     flat = flatten(config)
     return {k: text for k, text in flat.items() if text != "null" and k not in neutral and not k.startswith(prefixes)}
-
-
-def _metric_of(logged: list[dict[str, Any]]) -> str:
-    """The metric of which evaluations hold a value, "" where there is none."""
-    return next((name for name in metrics.METRICS for row in logged if name in row), "")
 
 
 def _so_far(metric: str, evals: list[dict[str, Any]]) -> dict[str, Any]:

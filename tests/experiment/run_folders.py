@@ -68,7 +68,7 @@ def write_run(
         "commit": "c0ffee",
         "dirty": False,
         "created": "2026-01-02T03:04:05+00:00",
-        "metric": "accuracy",
+        "metric": metric,
     }
     (path / "meta.json").write_text(json.dumps(meta | ({"notes": notes} if notes else {})))
     rows: list[dict[str, Any]] = []

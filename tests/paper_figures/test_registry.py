@@ -46,7 +46,7 @@ def test_studies_and_figures_name_each_other():
     files = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "sweeps").glob("*.yaml")}
     assert files
     for study in files.values():
-        assert set(study["figures"]) <= families
+        assert set(study.get("figures", ())) <= families
     for entry in registry.ENTRIES:
         if entry.kind == "runs":
             assert entry.family in files[entry.study]["figures"], entry.name
