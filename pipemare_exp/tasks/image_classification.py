@@ -101,10 +101,12 @@ class ImageClassification:
         height, width, channels = self.train.images.shape[1:]
         shape = models.images(self.model_name)
         if shape != (channels, height, width):
-            takes = "sentences" if shape is None else f"images of {shape[1]}x{shape[2]} with {shape[0]} channels"
+            other = models.find(self.model_name).takes
+            takes = other if shape is None else f"images of {shape[1]}x{shape[2]} with {shape[0]} channels"
+            allowed = ", ".join(models.taking("images", (channels, height, width)))
             raise UserError(
                 f"model.name={self.model_name} takes {takes}, but {self.name} has {height}x{width} with {channels}; "
-                f"allowed for {self.name}: {', '.join(models.taking((channels, height, width)))}"
+                f"allowed for {self.name}: {allowed}"
             )
 
     def probe(self, model: nn.Module) -> None:

@@ -255,8 +255,8 @@ def build(cfg: Any, device: torch.device, memory_format: str) -> Translation:
 
     described = data.describe(cfg.task.name)
     assert isinstance(described, bitext.Text)
-    if models.images(cfg.model.name) is not None:
-        allowed = " or ".join(models.taking(None))
+    if models.find(cfg.model.name).takes != "sentences":
+        allowed = " or ".join(models.taking("sentences"))
         raise UserError(f"model.name={cfg.model.name} with task {cfg.task.name}: translation trains {allowed}")
     root = cache.data_root(cfg.data.root)
     options = {

@@ -5,12 +5,15 @@ left and the backward's weight in the input's gradient. `Net` walks a module tre
 BatchNorm's running statistics itself.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
+
+from pipemare_exp.models.gpt import GPT, CausalAttention
 
 
 class Convolution(torch.autograd.Function):
@@ -86,7 +89,7 @@ class Net:
         self.calls: dict[str, int] = {}
 
     def __call__(self, forward: dict[str, Tensor], backward: dict[str, Tensor], x: Tensor) -> Tensor:
-        self.forward, self.backward, self.calls = forward, backward, {}
+        self.forward, self.backward, self.calls = dict(forward), dict(backward), {}
         return self.run(self.module, "", x)
 
     def pair(self, name: str, kind: str) -> tuple[Tensor, Tensor]:
@@ -100,6 +103,8 @@ class Net:
             return x
         if isinstance(m, BasicBlock):
             return self.block(m, name, x)
+        if isinstance(m, GPT):
+            return self.gpt(m, x)
         if isinstance(m, nn.Conv2d):
             assert m.groups == 1 and m.dilation == (1, 1)
             y = Convolution.apply(x, *self.pair(name, "weight"), m.stride, m.padding)
@@ -117,15 +122,49 @@ class Net:
         if isinstance(m, nn.ReLU):
             return torch.where(x > 0, x, torch.zeros_like(x))
         if isinstance(m, nn.Dropout):
-            call = self.calls.get(name, 0)
-            self.calls[name] = call + 1
-            assert self.mask is not None
-            return x * self.mask(name, call, m.p, x)
+            return self.drop(name, m.p, x)
+        if isinstance(m, nn.GELU):
+            assert m.approximate == "tanh"
+            return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        if isinstance(m, CausalAttention):
+            return self.attention(m, name, x)
         if isinstance(m, nn.Flatten):
             return x.reshape(x.shape[0], -1)
         if isinstance(m, nn.AdaptiveAvgPool2d):
             return x.mean((2, 3), keepdim=True)
         raise TypeError(type(m).__name__)
+
+    def drop(self, name: str, p: float, x: Tensor) -> Tensor:
+        if p == 0:
+            return x
+        call = self.calls.get(name, 0)
+        self.calls[name] = call + 1
+        assert self.mask is not None
+        return x * self.mask(name, call, p, x)
+
+    def gpt(self, m: GPT, x: Tensor) -> Tensor:
+        if m.size.tying == "decoder":  # a weight has the name of its first use
+            for weights in (self.forward, self.backward):
+                weights["head.weight"] = weights["tokens.weight"]
+        x = self.run(m.tokens, "tokens", x) + self.run(m.positions, "positions", torch.arange(x.shape[1]))
+        x = self.run(m.dropout, "dropout", x)
+        for index, block in enumerate(m.blocks):
+            for children in ("norm1 qkv attention out dropout1", "norm2 up gelu down dropout2"):
+                y = x
+                for child in children.split():
+                    y = self.run(getattr(block, child), f"blocks.{index}.{child}", y)
+                x = x + y
+        return self.run(m.head, "head", self.run(m.norm, "norm", x))
+
+    def attention(self, m: CausalAttention, name: str, x: Tensor) -> Tensor:
+        sequences, length, width = x.shape[0], x.shape[1], x.shape[2] // 3
+        q, k, v = (
+            side.reshape(sequences, length, m.heads, width // m.heads).transpose(1, 2) for side in x.split(width, -1)
+        )
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(-1, -2) / math.sqrt(width / m.heads)).masked_fill(later, -math.inf)
+        weights = self.drop(name, m.dropout, scores.softmax(-1))
+        return (weights @ v).transpose(1, 2).reshape(sequences, length, width)
 
     def batch_norm(self, m: nn.BatchNorm2d, name: str, x: Tensor) -> Tensor:
         over = (0, *range(2, x.dim()))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
+from pipemare_exp.models.gpt import GPT, Size
 from tests.pipeline.reference import Rule
 from tests.pipeline.toys import emulator
 from tests.pipeline.two_weights import Net
@@ -40,6 +41,8 @@ NETS = {
     "linear": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), (7, 6)),
     "linear_sequence": (lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 5)), (3, 4, 6)),
     "layernorm": (lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 8), nn.LayerNorm(8)), (3, 4, 6)),
+    "gpt": (lambda: GPT(Size(9, positions=4, layers=1, width=6, heads=2)), None),
+    "tied_gpt": (lambda: GPT(Size(9, positions=4, layers=1, width=8, heads=2, tying="decoder")), None),
     "embedding": (lambda: nn.Sequential(nn.Embedding(9, 6), nn.LayerNorm(6), nn.Linear(6, 5)), None),
 }
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipemare_exp import methods
+from pipemare_exp import methods, models
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.model.units import weight_units
@@ -95,3 +95,11 @@ def test_a_transformer_whose_output_projection_is_an_embedding() -> None:
         units = weight_units(model, transformer.run_once)
     with pytest.raises(UserError, match="is tied: the pieces decoder.embed and decoder.output share it"):
         cut(model, units, [0])
+
+
+def test_a_gpts_tied_head_cannot_be_on_another_rank_than_its_embedding():
+    tied = models.build("gpt_tiny", layers=1, width=8, heads=2, tying="decoder")
+    units = weight_units(tied, lambda model: model(torch.zeros(1, 1, dtype=torch.int64)))
+    with pytest.raises(UserError, match=r"tokens.weight is tied: stages 0 and 1 both use it.*model.tying=none"):
+        cut(tied, units, [0, 4])
+    assert len(cut(tied, units, [0])) == 1

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from pipemare_exp import methods, optimizers
+from pipemare_exp import methods, models, optimizers
 from pipemare_exp.models.resnet import ResNet, Spec
 from pipemare_exp.pipeline.model.recompute import piece_starts
 from pipemare_exp.pipeline.model.units import Piece, choose_boundaries, pieces, weight_units
@@ -92,7 +92,7 @@ class Workload:
     def __init__(self, case: Case) -> None:
         torch.manual_seed(3)
         self.case = case
-        self.source = {"resnet": Images, "dropout": Images, "transformer": Sentences}[case.model](case)
+        self.source = {"resnet": Images, "dropout": Images, "transformer": Sentences, "gpt": Tokens}[case.model](case)
         self.model = self.source.model
         self.model.train()
         self.units = weight_units(self.model, self.source.probe)
@@ -235,3 +235,29 @@ class Sentences:
         source, lengths, before, target, total = microbatch
         logits = model(source, lengths, before)
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=self.pad, reduction="sum") / total
+
+
+class Tokens:
+    """Made-up sequences of tokens for a GPT of two layers, with dropout."""
+
+    def __init__(self, case: Case) -> None:
+        self.microbatches = case.microbatches
+        self.model = models.build(
+            "gpt_tiny", vocabulary=20, positions=6, layers=2, width=16, heads=2, dropout=0.2, attention_dropout=0.1
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def probe(self, model: nn.Module) -> None:
+        model.eval()
+        model(torch.zeros(1, 1, dtype=torch.int64))
+        model.train()
+
+    def minibatch(self, step: int) -> list[Any]:
+        draw = torch.Generator().manual_seed(step)
+        sizes = [int(torch.randint(1, 4, (), generator=draw)) for _ in range(self.microbatches)]
+        return [(torch.randint(20, (size, 7), generator=draw), 6 * sum(sizes)) for size in sizes]
+
+    def loss(self, model: nn.Module, microbatch: Any) -> Tensor:
+        tokens, count = microbatch
+        logits = model(tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum") / count

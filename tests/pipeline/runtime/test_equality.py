@@ -34,6 +34,9 @@ PAIR = [
     Case("gpipe", microbatches=2, model="transformer", optimizer="adamw"),
     Case("t1+t2+t3", microbatches=2, model="transformer", optimizer="adamw"),
     Case("t2", microbatches=2, model="transformer", optimizer="adamw", segment=2, stages=4, ranks=2),
+    Case("pipedream", microbatches=2, model="gpt", optimizer="adamw"),
+    Case("t1+t2+t3", microbatches=3, model="gpt", optimizer="adamw", stages=16, ranks=2),
+    Case("t2", microbatches=2, model="gpt", optimizer="adamw", segment=2, stages=4, ranks=2),
     Case("t1+t2", microbatches=2, decay="matrices"),
     Case("t1", microbatches=2, model="transformer", optimizer="adamw", decay="matrices"),
 ]
