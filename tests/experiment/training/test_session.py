@@ -160,12 +160,9 @@ def test_evaluation_every_second_epoch_and_at_the_end(tmp_path: Path) -> None:
     assert (done.summary["step"], done.summary["epoch"]) == (6, 3)
 
 
-def test_a_refused_option_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipemare_exp.methods.pipemare import PipeMare
-
-    monkeypatch.setattr(PipeMare, "cannot", {"decay": "it was so decided"})
-    with pytest.raises(UserError, match="decay with method pipemare: it was so decided"):
-        run_once([*TINY, "method=t2", "max_steps=1"], tmp_path / "runs")
+def test_a_refused_option_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="method.name=gpipe with T2"):
+        run_once([*TINY, "method=gpipe", "method.discrepancy_correction.enabled=true"], tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
