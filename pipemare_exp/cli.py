@@ -1,6 +1,6 @@
 """The `pipemare` command: finds a command's module, runs it, and turns errors into a line and an exit code.
 
-Exit codes: 0 done, 1 a training failed, 2 a mistake that the message explains, 130 and 143 interrupted.
+Exit codes: 0 done, 1 a training failed, 2 a mistake that the message explains, 128 + signal interrupted (Ctrl-C: 130).
 Commands are imported when they are asked for, so that `pipemare --help` costs no import of torch.
 """
 

@@ -67,7 +67,7 @@ def test_a_failing_cell_stops_no_other_is_shown_at_the_end_and_not_tried_again_u
     code, text = sweep("end_to_end_digits", *QUICK, runs=tmp_path, capsys=capsys)
     assert code == 1
     assert "3 cells: 2 done, 1 failed" in text
-    assert "FAILED digits pipedream, seed 0: IsADirectoryError" in text
+    assert f"FAILED digits pipedream, seed 0: cannot write in {tmp_path / names['pipedream']}: Is a directory" in text
     assert f"pipemare train task=digits method=pipedream scale=demo seed=0 {' '.join(QUICK[:-1])}" in text
     assert "IsADirectoryError" in (tmp_path / names["pipedream"] / "error.txt").read_text()
     (tmp_path / names["pipedream"] / "metrics.jsonl").rmdir()
