@@ -173,6 +173,17 @@ def test_a_name_that_no_file_system_holds_is_the_users_mistake(capsys: pytest.Ca
     assert "File name too long" in error(["eval", "a" * 300], capsys)
 
 
+def test_the_name_of_a_folder_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for name in (b"a\x1b[31mb", b"c\xffd"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        with open(os.path.join(folder, b"config.yaml"), "w", encoding="utf-8") as file:
+            file.write("task: [")
+    assert cli.main(["runs", "--runs", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b[31m" not in shown and "a\\x1b[31mb" in shown and "c\\udcffd" in shown
+
+
 def test_a_rank_variable_of_the_cluster_is_not_taken_for_torchruns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipemare_exp import methods, metrics
-from pipemare_exp.errors import UserError
+from pipemare_exp.errors import UserError, printable
 from pipemare_exp.experiment.config.flat import flatten
 from pipemare_exp.experiment.config.identity import NOT_IDENTITY
 from pipemare_exp.experiment.runs.folder import FINAL, Run
@@ -111,7 +111,7 @@ def from_run(run: Run) -> RunRow:
     except Exception as error:  # what a crash or a hand may have left in the files is without limit
         text = next(iter(str(error).strip().splitlines()), "")
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        return RunRow(name=run.name, outcome=DAMAGED, problem=f"{kind}{text}")
+        return RunRow(name=run.name, outcome=DAMAGED, problem=printable(f"{kind}{text}"))
 
 
 def _read(run: Run) -> RunRow:

@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
             tracking.mirror_run(one, uri, experiment)
         except Exception as error:  # a damaged run, or a store that fails: the other runs are still mirrored
             text = next(iter(hide(str(error)).strip().splitlines()), type(error).__name__)
-            failures.append(f"{one.path.name}: {text[:200]}")
+            failures.append(f"{one.name}: {text[:200]}")
             continue
         stores.add((uri, experiment))
-        print(f"tracked {one.path.name} ({one.outcome})")
+        print(f"tracked {one.name} ({one.outcome})")
     for uri, experiment in sorted(stores):
         print(tracking.how_to_see(uri, experiment))
     if failures:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.environment import RUNS
-from pipemare_exp.errors import UserError
+from pipemare_exp.errors import UserError, printable
 from pipemare_exp.experiment.runs import lock, reading, rows
 from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.reading import Damaged, read_json
@@ -56,7 +56,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        """The folder's name as it may be shown: a terminal obeys control characters."""
+        return printable(self.path.name)
 
     @property
     def config(self) -> dict[str, Any]:
