@@ -171,7 +171,7 @@ def predicted_memory(emulator: Emulator) -> int:
     step = method.warmup_steps + max(method.delays, default=0) // method.microbatches + 2
     swaps = method.backward(step, 0) != method.forward(step, 0)
     return emulator.flat.weights.element_size() * costs.emulator_memory(
-        sizes, depths, delta=any(method.tracks()), images=swaps and emulator.weights.staged is not None
+        sizes, depths, delta=any(method.tracks()), staged=swaps and emulator.weights.staged is not None
     )
 
 

@@ -25,12 +25,12 @@ class MeanLossWatch:
     that output and the microbatch's tensors. What is computed with the model stays as it is."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._output: Any = None
+        self._output: Tensor | None = None
         self._hook = model.register_forward_hook(self._keep)
 
     def _keep(self, model: nn.Module, _: Any, output: Any) -> None:
-        if model.training:
-            self._output = output
+        if model.training and isinstance(output, Tensor):
+            self._output = output.detach()
 
     def look(self, microbatch: Any, share: Tensor) -> None:
         """Warn if `share`, the loss of `microbatch`, is a mean over it. Looks once: nothing is kept afterwards."""
@@ -41,9 +41,9 @@ class MeanLossWatch:
             kept(microbatch, tensors)
         except TypeError:
             return
-        if not isinstance(output, Tensor) or not output.is_floating_point() or output.dim() < 1:
+        if output is None or not output.is_floating_point() or output.dim() < 1:
             return
-        value, output = float(share), output.detach().cpu()  # on the CPU a label out of range is an exception
+        value, output = float(share), output.cpu()  # on the CPU a label out of range is an exception
         means = (mean for tensor in tensors for mean in _means(output, tensor.detach().cpu()))
         if any(mean != 0 and math.isclose(mean, value, rel_tol=1e-4) for mean in means):
             warnings.warn(

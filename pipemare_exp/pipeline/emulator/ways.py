@@ -126,7 +126,8 @@ class Recomputing(Copying):
         self, model: nn.Module, pipeline: Pipeline, weights: StageWeights, dropout: KeyedDropout, execution: Execution
     ) -> None:
         super().__init__(model, pipeline, weights, dropout, execution)
-        self.segments = Segments(model, pipeline)
+        assert pipeline.segment is not None
+        self.segments = Segments(model, pipeline.units, pipeline.boundaries, pipeline.segment)
 
     def run(self, step: int, n: int, microbatch: Any, loss: Loss) -> Tensor:
         with self.dropout.at(step, n), self.segments.keeping_inputs() as model:

@@ -17,7 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.model.units import Piece, State, Unit, pieces
-from pipemare_exp.pipeline.shape import Pipeline
 
 
 def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) -> list[int]:
@@ -52,14 +51,14 @@ def piece_starts(model: nn.Module, units: Sequence[Unit], cut: Sequence[Piece]) 
 
 
 class Segments:
-    """`model` in segments of `pipeline.segment` stages, cut where pieces begin; the one at the loss may be shorter.
+    """`model` in segments of `segment` stages, cut where pieces begin; the one at the loss may be shorter.
+
+    `units` and `boundaries`: the weight units in forward order and the first unit of each stage.
 
     Raises UserError where a segment would begin inside a piece, and for more stages than pieces.
     """
 
-    def __init__(self, model: nn.Module, pipeline: Pipeline) -> None:
-        units, boundaries, segment = pipeline.units, pipeline.boundaries, pipeline.segment
-        assert segment is not None
+    def __init__(self, model: nn.Module, units: Sequence[Unit], boundaries: Sequence[int], segment: int) -> None:
         cut = pieces(model)
         starts = piece_starts(model, units, cut)
         wanted = list(boundaries)[::segment]

@@ -159,13 +159,13 @@ def emulator_memory(
     depths: Sequence[int],
     estimates: Sequence[bool] | None = None,
     delta: bool = False,
-    images: bool = False,
+    staged: bool = False,
 ) -> int:
     """Weights (numbers, not W) that the emulator keeps besides the model's own: the rings of versions,
-    delta, and the images of what passes read.
+    delta, and the staged copies of what passes read.
 
     sum of (depth_s + 1) size_s over the stages with depth_s > 0 past versions or with a backward estimate
-    (`estimates`), plus sum of size_s with `delta`, plus twice that with `images` (on a CPU models below 4 MiB
+    (`estimates`), plus sum of size_s with `delta`, plus twice that with `staged` (on a CPU models below 4 MiB
     have them, see `pipeline/weights/staged_copies.py`). The emulator's own quantity: it runs a step's microbatches
     one after another and so needs past versions of every asynchronous method, and one copy of the current
     version, since versions are copied into the model's storage. No pipeline needs this memory.
@@ -174,7 +174,7 @@ def emulator_memory(
     ring = sum(
         (depth + 1) * size for size, depth, estimate in zip(sizes, depths, needs, strict=True) if depth > 0 or estimate
     )
-    return ring + (int(delta) + 2 * int(images)) * sum(sizes)
+    return ring + (int(delta) + 2 * int(staged)) * sum(sizes)
 
 
 def activations_recomputed(stages: int, segment: int) -> int:

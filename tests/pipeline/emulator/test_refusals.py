@@ -36,6 +36,36 @@ def test_parameters_of_two_dtypes_are_refused():
         Emulator(model, Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD)
 
 
+def test_a_method_serves_one_emulator():
+    method = PipeMare(decay=0.5)
+    Emulator(net(), Pipeline(UNITS, [0, 1], 2), method, SGD)
+    with pytest.raises(UserError, match="PipeMare is already bound.*new method object"):
+        Emulator(net(), Pipeline(UNITS, [0, 1], 2), method, SGD)
+
+
+def test_a_model_serves_one_emulator():
+    model = net()
+    first = Emulator(model, Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD)
+    held = [p.data_ptr() for p in model.parameters()]
+    with pytest.raises(UserError, match="Sequential already belongs to an emulator.*new model"):
+        Emulator(model, Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD)
+    assert held == [p.data_ptr() for p in model.parameters()]  # the first goes on
+    first.step([torch.ones(1, 2), torch.ones(1, 2)], lambda model, x: model(x).sum() / 2, 0.1)
+    assert first.version == 1
+
+
+def test_a_model_that_was_refused_may_be_tried_again():
+    model = net()
+    with pytest.raises(UserError, match="rate of its own"):
+        Emulator(
+            model,
+            Pipeline(UNITS, [0, 1], 2),
+            PipeMare(),
+            lambda groups: torch.optim.SGD([{**g, "lr": 1.0} for g in groups]),
+        )
+    Emulator(model, Pipeline(UNITS, [0, 1], 2), PipeMare(), SGD)
+
+
 @pytest.mark.parametrize("clip", [("all", 1.0), ("stage", 0.0), ("global", -1.0)])
 def test_a_wrong_clip_is_refused(clip):
     with pytest.raises(UserError, match=str(clip[1])):

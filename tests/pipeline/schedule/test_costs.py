@@ -113,7 +113,7 @@ def test_emulator_memory_counts_rings_estimates_and_delta():
     assert costs.emulator_memory([10, 20, 30], [2, 1, 0]) == 3 * 10 + 2 * 20
     assert costs.emulator_memory([10, 20, 30], [2, 1, 0], [True, True, True]) == 3 * 10 + 2 * 20 + 30
     assert costs.emulator_memory([10, 20, 30], [2, 1, 0], delta=True) == 3 * 10 + 2 * 20 + 60
-    assert costs.emulator_memory([10, 20, 30], [2, 1, 0], delta=True, images=True) == 3 * 10 + 2 * 20 + 60 + 120
+    assert costs.emulator_memory([10, 20, 30], [2, 1, 0], delta=True, staged=True) == 3 * 10 + 2 * 20 + 60 + 120
     with pytest.raises(ValueError):
         costs.emulator_memory([10, 20], [1])
 
