@@ -8,6 +8,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show the cells and the time left, train nothing")
     parser.add_argument("--retry-failed", action="store_true", help="train failed cells too")
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only which cells failed")
     parser.add_argument("--json", action="store_true", help="with --dry-run or --list: print JSON only")
 
 
@@ -74,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
     planned = sweep_plan.plan(cells, root)
     if args.dry_run:
         return _dry_run(planned, jobs, args.json)
-    code = train(planned, root, launcher, options, args.retry_failed)
+    code = train(planned, root, launcher, options, args.retry_failed, args.quiet)
     if code == 1 and any(one.state == "failed" for one in planned):
         print("the same command with --retry-failed trains the failed ones again")
     figures = [f"{figure}_{task}" for study, task in studies for figure in study.figures]
-    if code == 0 and figures:
+    if code == 0 and figures and not args.quiet:
         print(f"figures of these runs: pipemare figures {' '.join(dict.fromkeys(figures))}")
     return code
 
@@ -209,9 +211,15 @@ def _summary(planned: Sequence[Planned]) -> str:
 
 
 def train(
-    planned: Sequence[Planned], root: Path, launcher: str, options: Mapping[str, str], retry_failed: bool = False
+    planned: Sequence[Planned],
+    root: Path,
+    launcher: str,
+    options: Mapping[str, str],
+    retry_failed: bool = False,
+    quiet: bool = False,
 ) -> int:
-    """Train what is missing or interrupted (`retry_failed`: and what failed), with a display. Returns `run`'s code."""
+    """Train what is missing or interrupted (`retry_failed`: and what failed), with a display unless `quiet`. Returns
+    `run`'s code."""
     from pipemare_exp.experiment.sweep.display import Display
     from pipemare_exp.experiment.sweep.plan import TO_DO
     from pipemare_exp.experiment.sweep.run import Sweep
@@ -222,10 +230,12 @@ def train(
     sweep = Sweep(planned, root, launcher, options)
     stopped = None
     if any(one.state in (*TO_DO, "running") for one in planned):
-        print(_summary(planned), flush=True)
-        with Display(planned, int(options.get("n_jobs", 1))):
+        if not quiet:
+            print(_summary(planned), flush=True)
+        with nullcontext() if quiet else Display(planned, int(options.get("n_jobs", 1))):
             stopped = sweep.run()
-    print(_summary(planned))
+    if not quiet:
+        print(_summary(planned))
     for one in planned:
         if one.state == "failed":
             print(f"FAILED {one.cell.title}: {one.error}")

@@ -53,11 +53,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"# {run_name(resolved)}\n{to_yaml(resolved)}", end="")
         return 0
     result = train.train(cfg, args.overrides, runs=args.runs, out=_out(args))
-    if args.json:
-        _print_result(result)
-    if args.quiet and result.exit_code:
-        step, log = result.summary["step"], result.run.path / "train.log"
-        print(f"pipemare: {result.outcome} at step {step}; {log} tells more", file=sys.stderr)
+    _print_result(args, result)
     return result.exit_code
 
 
@@ -68,8 +64,13 @@ def _out(args: argparse.Namespace) -> TextIO:
     return sys.stderr if args.json else sys.stdout
 
 
-def _print_result(result: Any) -> None:
-    print(json.dumps({"run": str(result.run.path), **result.summary}, indent=2))
+def _print_result(args: argparse.Namespace, result: Any) -> None:
+    """What is printed of the outcome beside the training's own messages."""
+    if args.json:
+        print(json.dumps({"run": str(result.run.path), **result.summary}, indent=2))
+    if args.quiet and result.exit_code:
+        step, log = result.summary["step"], result.run.path / "train.log"
+        print(f"pipemare: {result.outcome} at step {step}; {log} tells more", file=sys.stderr)
 
 
 def _command_line(args: argparse.Namespace) -> list[str]:
@@ -88,9 +89,8 @@ def _run_ranks(args: argparse.Namespace, cfg: Any) -> int:
     from pipemare_exp.experiment.runtime import worker as runtime_worker
 
     code, result = runtime_worker.work(cfg, args.overrides, args.runs, _out(args))
-    if args.json and result is not None:
-        _print_result(result)
     if result is not None:
+        _print_result(args, result)
         runtime_worker.record_exit(code)
     if code == 1:
         sys.stdout.flush()
