@@ -34,6 +34,7 @@ COMMANDS = {
     "demo": "the ablation on bundled data",
     "data": "list or prepare data sets",
     "translate": "translate with a trained run",
+    "generate": "write text with a trained language model",
     "track": "mirror runs to MLflow",
     "timeline": "what the ranks of a real pipeline did when",
     "bench": "measure what emulation costs, and what real pipelines reach",

@@ -75,6 +75,18 @@ METRICS = {
         Metric("accuracy", axis="accuracy (%)", title="accuracy in percent"),
         # Of a final test the BLEU of words split as the training data are, which is what the published numbers are.
         Metric("bleu", axis="BLEU", title="BLEU", margin=0.4, test="tokenised_bleu"),
+        Metric(
+            "bits_per_byte",
+            axis="bits per byte",
+            title="bits per byte",
+            unit=" bits",
+            digits=3,
+            higher_is_better=False,
+            highest=None,
+            point=0.02,
+            margin=0.02,
+            test="bits_per_byte",
+        ),
     )
 }
 """Every metric by its name."""

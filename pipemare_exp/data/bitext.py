@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipemare_exp.data import bpe
-from pipemare_exp.data.cache import make_folder
+from pipemare_exp.data.cache import derived, made_whole
 from pipemare_exp.data.description import Description
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
@@ -123,40 +121,14 @@ def digest(text: Bitext, joint_dictionary: bool) -> str:
 def binarise(text: Bitext, root: Path, joint_dictionary: bool = False) -> Binarised:
     """The binarised form of `text`, from the cache under `root` or made now.
 
-    `joint_dictionary`: one dictionary for both languages (needed to share all embeddings). Where `root` cannot be
-    written to, the cache is in the user's cache folder. Two processes may make the same folder at the same time: the
-    first to finish wins, the other's work is dropped.
+    `joint_dictionary`: one dictionary for both languages (needed to share all embeddings).
     """
-    home = _cache(root)
-    folder = home / f"{text.name}-{digest(text, joint_dictionary)}"
-    if not folder.exists():
-        work = Path(tempfile.mkdtemp(dir=home, prefix=f".{folder.name}."))
-        try:
-            _make(text, work, joint_dictionary)
-            os.chmod(work, 0o755)
-            try:
-                os.rename(work, folder)
-            except OSError:
-                if not folder.exists():  # otherwise another process was first, with the same content
-                    raise
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+    folder = derived(root, "binarised") / f"{text.name}-{digest(text, joint_dictionary)}"
+    made_whole(folder, lambda work: _make(text, work, joint_dictionary))
     try:
         return Binarised(folder, json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is damaged ({error}); delete it, it is made again") from error
-
-
-def _cache(root: Path) -> Path:
-    for base in (root, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipemare"):
-        home = base / "binarised"
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(home, os.W_OK):
-            return home
-    return make_folder(root / "binarised")  # says why not
 
 
 def _make(text: Bitext, folder: Path, joint_dictionary: bool) -> None:

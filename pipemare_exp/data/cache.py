@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -24,6 +25,10 @@ def data_root(root: str | Path | None = None) -> Path:
         return Path(root).expanduser()
     if os.environ.get(DATA):
         return Path(os.environ[DATA]).expanduser()
+    return _user_cache()
+
+
+def _user_cache() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "pipemare"
 
@@ -40,6 +45,42 @@ def make_folder(path: Path) -> Path:
     if not os.access(path, os.W_OK):
         raise _unwritable(path, "no permission")
     return path
+
+
+def derived(root: Path, kind: str) -> Path:
+    """The folder of what is made from the data: `root`/`kind`, or in the user's cache folder where that cannot be."""
+    for base in (root, _user_cache()):
+        home = base / kind
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(home, os.W_OK):
+            return home
+    return make_folder(root / kind)  # says why not
+
+
+def made_whole(folder: Path, make: Callable[[Path], None]) -> Path:
+    """`folder`, as it is or made now by `make(work)`, which fills the folder `work`; it is there whole or not at all.
+
+    Two processes may make it at the same time: the first to finish wins, the other's work is dropped.
+    """
+    if folder.exists():
+        return folder
+    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        make(work)
+        os.chmod(work, 0o755)
+        try:
+            os.rename(work, folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process was first, with the same content
+                raise
+    except OSError as error:  # a full disk, most likely
+        raise _unwritable(folder, error.strerror) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
 
 
 @contextmanager

@@ -28,6 +28,9 @@ class Task(Protocol):
     subset: int | None
     """Training examples, where the data set's published training set has more; None where it is whole."""
 
+    text: str | None
+    """The digest of a text that depends on what is installed; None where the name of the data set says enough."""
+
     steps_per_epoch: int
     """Minibatches, hence optimizer steps, in every epoch."""
 

@@ -50,6 +50,7 @@ class ImageClassification:
     """
 
     metric = "accuracy"
+    text = None
 
     def __init__(
         self,

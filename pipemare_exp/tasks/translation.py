@@ -52,6 +52,7 @@ class Translation:
     """
 
     metric = "bleu"
+    text = None
     eval_split = "valid"
 
     def __init__(

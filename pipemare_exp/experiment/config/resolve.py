@@ -30,13 +30,14 @@ def resolve(
     steps_per_epoch: int,
     pieces: Sequence[int] | None = None,
     subset: int | None = None,
+    text: str | None = None,
 ) -> Config:
     """`cfg` with everything decided: stages and boundaries, epochs of T1 and T3 turned into steps, the label.
 
     `sizes`: the number of weights of each weight unit, in forward order; `pieces`: the first unit of each piece of
     the model, needed where `cuts_at_pieces(cfg)`; `subset`: the task's number of training examples where the
-    published set has more, which then belongs to the run's name. Settings that a switched-off part
-    would have are set to None, so that the same training has the same hash. Resolving a resolved
+    published set has more, which then belongs to the run's name; `text`: the digest of its text. Settings that a
+    switched-off part would have are set to None, so that the same training has the same hash. Resolving a resolved
     configuration changes nothing.
     """
     if cfg.steps_per_epoch not in (None, steps_per_epoch):
@@ -48,6 +49,11 @@ def resolve(
         raise UserError(
             f"data.subset={cfg.data.subset}, but the training data are {subset or 'the whole set'}: the number is "
             "found from the data, leave it out"
+        )
+    if cfg.data.text not in (None, text):
+        raise UserError(
+            f"data.text={cfg.data.text}, but the text here is {text}: it is made from other versions of packages or "
+            "files; install those of the run, or leave data.text out to train on this text"
         )
     steps = cfg.epochs * steps_per_epoch
     boundaries = cfg.pipeline.boundaries or _boundaries(cfg, sizes, pieces)
@@ -70,7 +76,7 @@ def resolve(
         precision=None if cfg.precision == "fp32" else cfg.precision,
         steps_per_epoch=steps_per_epoch,
         max_steps=cfg.max_steps if (cfg.max_steps or steps) < steps else None,
-        data=replace(cfg.data, subset=subset),
+        data=replace(cfg.data, subset=subset, text=text),
         pipeline=pipeline,
         method=_resolve_method(cfg.method, steps_per_epoch),
         optimizer=_resolve_optimizer(cfg),

@@ -41,6 +41,12 @@ class DataConfig:
     max_length: int | None = bounded(low=1)
     pairs: int | None = bounded(low=1)
     """Sentence pairs to generate (numerals)."""
+    block: int | None = bounded(low=1)
+    """Tokens of a sequence (language modelling), whose examples are blocks."""
+    blocks_per_epoch: int | None = bounded(low=1)
+    """Blocks that an epoch takes (language modelling), others in each; None: all of them."""
+    text: str | None = None
+    """Filled when the data are known: the digest of a text that depends on what is installed (language modelling)."""
     subset: int | None = bounded(low=1)
     """Filled when the data are known: the training examples, where they are only some of the published set's."""
 
@@ -62,6 +68,8 @@ class ModelConfig:
     attention_dropout: float | None = bounded(low=0.0, below=1.0)
     activation_dropout: float | None = bounded(low=0.0, below=1.0)
     tying: str | None = choice(None, "none", "decoder", "all")
+    positions: int | None = bounded(low=1)
+    """The longest sequence that a GPT has positions for."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +220,8 @@ class EvaluationConfig:
     average: int | None = bounded(low=1)
     sentences: int | None = bounded(low=1)
     """Sentences of valid whose BLEU is taken in every evaluation, evenly spread; None: all of them."""
+    blocks: int | None = bounded(low=1)
+    """Blocks of valid whose bits per byte are taken in every evaluation, evenly spread; None: all of them."""
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ class Planned:
         return result["seconds"] if result else None
 
 
-_Shape = tuple[list[int], list[int] | None, int, int | None, str]
-"""Sizes of the weight units, first units of the pieces, steps an epoch, the subset's size, the device."""
+_Shape = tuple[list[int], list[int] | None, int, int | None, str | None, str]
+"""Sizes of the weight units, first units of the pieces, steps an epoch, the subset's size, the text, the device."""
 
 
 class Resolver:
@@ -104,8 +104,8 @@ class Resolver:
         key = json.dumps([asks, rest], sort_keys=True)
         if key not in self._shapes:
             self._shapes[key] = _shape(cfg)
-        sizes, starts, steps_per_epoch, subset, device = self._shapes[key]
-        return resolve(replace(cfg, device=device), sizes, steps_per_epoch, starts, subset)
+        sizes, starts, steps_per_epoch, subset, text, device = self._shapes[key]
+        return resolve(replace(cfg, device=device), sizes, steps_per_epoch, starts, subset, text)
 
 
 def _shape(cfg: Config) -> _Shape:
@@ -117,7 +117,8 @@ def _shape(cfg: Config) -> _Shape:
     if cuts_at_pieces(cfg):
         starts = assemble.piece_starts(prepared.model, units, assemble.pieces(prepared.model))
     task = prepared.task
-    return [unit.numel for unit in units], starts, task.steps_per_epoch, task.subset, prepared.cfg.device
+    sizes = [unit.numel for unit in units]
+    return sizes, starts, task.steps_per_epoch, task.subset, task.text, prepared.cfg.device
 
 
 def plan(cells: Sequence[Cell], root: Path) -> list[Planned]:

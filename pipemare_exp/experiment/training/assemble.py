@@ -85,7 +85,7 @@ def prepare(cfg: Config) -> Prepared:
     units = weight_units(model, task.probe)
     starts = piece_starts(model, units, pieces(model)) if cuts_at_pieces(cfg) else None
     sizes = [unit.numel for unit in units]
-    resolved = resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset)
+    resolved = resolve(cfg, sizes, task.steps_per_epoch, starts, task.subset, task.text)
     return Prepared(resolved, task, model, units, meter)
 
 
