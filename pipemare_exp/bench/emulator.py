@@ -55,6 +55,9 @@ def compare(
     `clock`: one of CLOCKS; "cpu" is the process's own time, for a machine that others use too, and means something with
     one thread.
     """
+    peaks: dict[str, int] = {}
+    if memory:  # before this process has models of its own: a large one would not fit a second time
+        peaks = {name: peak_memory(model, name, microbatches, batch, threads) for name in ("plain", *methods)}
     torch.set_num_threads(threads)
     plain = workloads.build(model, microbatches, batch, width).plain_step()
     emulators = {}
@@ -94,8 +97,8 @@ def compare(
         if name in emulators:
             row["moved_bytes"] = moved_bytes(emulators[name])
             row["predicted_memory"] = predicted_memory(emulators[name])
-        row["peak_memory"] = peak_memory(model, name, microbatches, batch, threads) if memory else None
-        row["extra_memory"] = row["peak_memory"] - (rows or [row])[0]["peak_memory"] if memory else None
+        row["peak_memory"] = peaks.get(name)
+        row["extra_memory"] = peaks[name] - peaks["plain"] if memory else None
         rows.append(row)
     return rows
 

@@ -17,11 +17,18 @@ from pipemare_exp.pipeline.model.units import choose_boundaries, weight_units
 from pipemare_exp.pipeline.shape import Pipeline
 
 # model: size of a minibatch. 128 images are the usual CIFAR-10 minibatch of the small ResNets, taken for ResNet-50 too.
-# The Transformer's is in target tokens: those of the laptop recipe for IWSLT14, half of the published 4,096.
-BATCHES = {"resnet20": 128, "resnet50": 128, "transformer_iwslt_de_en": 2048}
+# The Transformer's is in target tokens: those of the laptop recipe for IWSLT14, half of the published 4,096. GPT-2's is
+# in tokens: a sequence of 128 for each of 8 microbatches, so that its many weights and not its activations fill memory.
+BATCHES = {"resnet20": 128, "resnet50": 128, "transformer_iwslt_de_en": 2048, "gpt2": 1024}
+
+SMALL = [name for name in BATCHES if name != "gpt2"]
+"""Those that any machine has the memory for."""
 
 SENTENCE = 32
 """Tokens of each side of a sentence that the Transformer is timed with."""
+
+SEQUENCE = 128
+"""Tokens of a sequence that GPT-2 is timed with."""
 
 METHODS: dict[str, dict[str, Any]] = {
     "gpipe": {"name": "gpipe"},
@@ -77,8 +84,9 @@ def build(name: str, microbatches: int, batch: int | None = None, width: int | N
         raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
     batch = batch or BATCHES[name]
     torch.manual_seed(0)
-    if models.images(name) is None:
-        return _translation(name, microbatches, batch)
+    takes = models.find(name).takes
+    if takes != "images":
+        return (_translation if takes == "sentences" else _language_modelling)(name, microbatches, batch)
     model = models.build(name, width=width).to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
@@ -108,3 +116,17 @@ def _translation(name: str, microbatches: int, tokens: int) -> Workload:
         return criterion.compute_loss(model, (logits, None), {"target": sides[2]})[0] / (sentences * SENTENCE)
 
     return Workload(name, model, list(given), loss, optimizers.optimizer("adamw", betas=(0.9, 0.98), weight_decay=1e-4))
+
+
+def _language_modelling(name: str, microbatches: int, tokens: int) -> Workload:
+    """A GPT with AdamW, on sequences of one length."""
+    model: Any = models.build(name).train()
+    sequences = max(tokens // SEQUENCE, 1)
+    given = torch.randint(model.size.vocabulary, (sequences, SEQUENCE + 1))
+
+    def loss(model: nn.Module, part: Tensor) -> Tensor:
+        logits = model(part[:, :-1]).flatten(0, 1)
+        return F.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum") / (sequences * SEQUENCE)
+
+    parts = given.tensor_split(microbatches)
+    return Workload(name, model, parts, loss, optimizers.optimizer("adamw", betas=(0.9, 0.95), weight_decay=0.1))

@@ -84,9 +84,9 @@ def _write(source: Source, folder: Path) -> None:
     for split, text in source.parts():
         texts[split].append(text)
     made = {split: "".join(parts).encode("utf-8") for split, parts in texts.items()}
-    for split, text in made.items():
-        (folder / f"{split}.txt").write_bytes(text)
-    sizes = {split: len(text) for split, text in made.items()}
+    for split, content in made.items():
+        (folder / f"{split}.txt").write_bytes(content)
+    sizes = {split: len(content) for split, content in made.items()}
     manifest = {"text": _digest(made.values()), "bytes": sizes, "inputs": source.fingerprint}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 

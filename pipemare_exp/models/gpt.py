@@ -124,13 +124,14 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(size.vocabulary, size.width)
         self.positions = nn.Embedding(size.positions, size.width)
         self.dropout = nn.Dropout(size.dropout)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        blocks = [Block(size) for _ in range(size.layers)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(size.width)
         self.head = nn.Linear(size.width, size.vocabulary, bias=False)
         if size.tying == "decoder":
             self.head.weight = self.tokens.weight
         self.apply(_initialise)
-        for block in self.blocks:
+        for block in blocks:
             for last in (block.out, block.down):  # 2 L sums lie on the residual path: its variance stays that of one
                 nn.init.normal_(last.weight, std=DEVIATION / (2 * size.layers) ** 0.5)
 
@@ -153,6 +154,7 @@ class GPT(nn.Module):
             Piece("positions", (self.positions,), lambda state: (self._place(state[0]),)),
         ]
         for index, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             made += block.pieces(f"blocks.{index}")
         if self.size.tying == "decoder":
             return [*made, Piece("norm+head", (self.norm, self.head), lambda state: (self.head(self.norm(state[0])),))]

@@ -89,10 +89,11 @@ class LanguageModelling:
         self.steps_per_epoch = -(-self.blocks_per_epoch // batch_size)
         if self.blocks_per_epoch < total:
             self.notes["epoch"] = f"{self.blocks_per_epoch:,} of {total:,} blocks of {block} tokens"
-        found, wanted = self.blocks("valid"), valid_blocks or self.blocks("valid")
-        self._valid = torch.arange(min(wanted, found), device=self.device) * found // min(wanted, found)
-        if wanted < found:
-            self.notes["valid"] = f"{wanted:,} of {found:,} blocks"
+        there = self.blocks("valid")
+        looked_at = min(valid_blocks or there, there)
+        self._valid = torch.arange(looked_at, device=self.device) * there // looked_at
+        if looked_at < there:
+            self.notes["valid"] = f"{looked_at:,} of {there:,} blocks"
 
     def blocks(self, split: str) -> int:
         """The number of whole blocks of "train", "valid" or "test" whose every token has one after it."""
