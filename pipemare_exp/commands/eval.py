@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--best", action="store_true", help="the model of the best evaluation (checkpoint.best=true)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument(
+        "--other-data", action="store_true", help="go on where the data are not those that the run was trained on"
+    )
     parser.add_argument("--beam", type=int, metavar="B", help="translation: width of the test's beam (default: 5)")
     parser.add_argument(
         "--output",
@@ -43,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     scores = evaluate(
         open_run(args.run, args.runs),
         "best" if args.best else "last",
+        args.other_data,
         **{name: value for name, value in testing.items() if value is not None},
     )
     if args.json:

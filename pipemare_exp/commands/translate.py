@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--beam", type=int, default=5, metavar="B", help="width of the beam search (default: 5)")
     parser.add_argument(
+        "--other-data", action="store_true", help="go on where the data are not those that the run was trained on"
+    )
+    parser.add_argument(
         "--average",
         action="store_true",
         help="use the mean of the models of the last evaluations, which a run with evaluation.average=K has kept",
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from pipemare_exp.experiment.runs.folder import open_run
 
     chosen = open_run(args.run, args.runs)
-    loop = restore(chosen)
+    loop = restore(chosen, other_data=args.other_data)
     task: Any = loop.task
     if not hasattr(task, "translate"):
         raise UserError(f"{chosen.path} is a run of task {task.name}, which translates nothing")

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from pipemare_exp.data import bpe
 from pipemare_exp.data.cache import derived, made_whole
 from pipemare_exp.data.description import Description
+from pipemare_exp.data.digests import KEPT, Input, of_files
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 
@@ -32,7 +33,8 @@ FORMAT = 1
 class Bitext:
     """Tokenised, lower-cased parallel text before (or, with `segmented`, after) BPE.
 
-    `lines(split, language)` gives a split's sentences; `fingerprint` identifies everything they are made from.
+    `lines(split, language)` gives a split's sentences; `fingerprint` identifies everything they are made from, `files`
+    are those of it that lie in the data folder, by names that do not depend on where.
     `codes`: a file of BPE codes to apply; None: learn `merges` joint ones on train. `tokeniser` ("moses" or "simple")
     says how raw text becomes such lines. `raw_references`: untokenised target side of test, where it is kept.
     `full_train` is the number of pairs of the whole training set, where train may be a subset.
@@ -47,6 +49,7 @@ class Bitext:
     tokeniser: str = "moses"
     raw_references: Path | None = None
     full_train: int | None = None
+    files: dict[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,19 @@ class Text(Description):
     task: ClassVar[str | None] = "translation"
 
     bitext: Callable[[Path, Any], Bitext] = field(kw_only=True)
+
+    def binarised(self, root: Path, cfg: Any) -> Binarised:
+        """What the translation task of the configuration `cfg` reads, from the cache under `root` or made now."""
+        return binarise(self.bitext(root, cfg.data), root, joint_dictionary=cfg.model.tying == "all")
+
+    def inputs(self, root: Path, cfg: Any) -> dict[str, Input]:
+        """Those of the text's files, then those of what was made of them, which is what the task reads.
+
+        The manifest is left out: it holds counts of these files, and versions, which alone change no sentence.
+        """
+        made = self.binarised(root, cfg).folder
+        names = sorted(path.name for path in made.iterdir() if path.name not in (MANIFEST, KEPT))
+        return of_files(self.bitext(root, cfg.data).files | {f"binarised/{name}": made / name for name in names})
 
 
 @dataclass(frozen=True)

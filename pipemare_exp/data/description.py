@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from pipemare_exp.data.digests import Input, first_whole, of_files
 
 
 @dataclass(frozen=True)
@@ -27,3 +29,11 @@ class Description:
     prepare: Callable[[Path], str] | None = None
     others: tuple[tuple[str, ...], ...] = ()
     by_hand: str = ""
+
+    def inputs(self, root: Path, cfg: Any) -> dict[str, Input]:
+        """By name, the identity of every file that a run of the configuration `cfg` reads, or of what it generates.
+
+        Here: the files of the form that is there, {} for a data set without files (`data.inputs` then takes the source
+        file that describes it). A kind of data set that reads others, or makes files of them, says so itself.
+        """
+        return of_files({name: root / name for name in first_whole(root, (self.files, *self.others))})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pipemare_exp.data.description import Description
+from pipemare_exp.data.digests import Input, of_arrays
 from pipemare_exp.errors import UserError
 
 VALIDATION_SEED = 20210405
@@ -47,6 +48,10 @@ class Images(Description):
     load: Callable[[Path], ImageArrays] = field(kw_only=True)
     augmentation: Augmentation = field(kw_only=True)
     published: tuple[int, int] | None = field(default=None, kw_only=True)
+
+    def inputs(self, root: Path, cfg: Any) -> dict[str, Input]:
+        """Those of the files, or of the four arrays where there are none."""
+        return super().inputs(root, cfg) or of_arrays(vars(self.load(root)))
 
 
 def hold_out(count: int, validation: int) -> tuple[np.ndarray, np.ndarray]:

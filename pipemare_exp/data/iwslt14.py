@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pipemare_exp.data import moses_corpus
 from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, Text, read_lines, write_lines
-from pipemare_exp.data.cache import make_folder, sha256
+from pipemare_exp.data.cache import make_folder
+from pipemare_exp.data.digests import of_files
 from pipemare_exp.data.fetch import fetch
 from pipemare_exp.data.tokenisers import Tokeniser
 from pipemare_exp.environment import DATA
@@ -167,18 +168,18 @@ def bitext(root: Path, merges: int | None = None) -> Bitext:
     codes = folder / "code"
     use_codes = codes.is_file() and (merges is None or segmented)
     raw = folder / "tmp" / f"test.raw.{TARGET}"
-    fingerprint = {f"{split}.{language}": sha256(path) for (split, language), path in files.items()}
-    more = [path for path, used in ((codes, use_codes), (raw, raw.exists())) if used]
-    fingerprint |= {path.name: sha256(path) for path in more}
+    named = {f"{split}.{language}": path for (split, language), path in files.items()}
+    named |= {path.name: path for path, used in ((codes, use_codes), (raw, raw.exists())) if used}
     return Bitext(
         "iwslt14",
         lambda split, language: read_lines(files[split, language]),
-        fingerprint,
+        {name: one.sha256 for name, one in of_files(named).items()},
         merges or MERGES,
         codes=codes if use_codes else None,
         segmented=segmented,
         raw_references=raw if raw.exists() else None,
         full_train=PUBLISHED["train"],
+        files=named,
     )
 
 

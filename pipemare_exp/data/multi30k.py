@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pipemare_exp.data.bitext import SOURCE, SPLITS, TARGET, Bitext, Text, read_lines
-from pipemare_exp.data.cache import sha256
+from pipemare_exp.data.digests import of_files
 from pipemare_exp.data.tokenisers import Tokeniser
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
@@ -55,12 +55,13 @@ def bitext(root: Path, merges: int | None = None) -> Bitext:
         tokeniser = Tokeniser("moses", language)
         return [tokeniser.words(line) for line in read_lines(files[split, language])]
 
+    named = {f"{split}.{side}": path for (split, side), path in files.items()}
     return Bitext(
         "multi30k",
         lines,
-        {"sacremoses": version("sacremoses")}
-        | {f"{split}.{side}": sha256(path) for (split, side), path in files.items()},
+        {"sacremoses": version("sacremoses")} | {name: one.sha256 for name, one in of_files(named).items()},
         merges or MERGES,
         raw_references=files["test", TARGET],
         full_train=FULL_TRAIN,
+        files=named,
     )

@@ -6,9 +6,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from pipemare_exp import data
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.identity import config_hash
 from pipemare_exp.experiment.config.load import from_mapping
+from pipemare_exp.experiment.runs import same_data
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, read
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.runtime.engine import RuntimeEngine
@@ -17,19 +19,24 @@ from pipemare_exp.experiment.training.loop import BEST, Loop
 from pipemare_exp.experiment.training.threads import settle
 
 
-def restore(run: Run, checkpoint: str = "last", device: str | None = None) -> Loop:
+def restore(run: Run, checkpoint: str = "last", device: str | None = None, other_data: bool = False) -> Loop:
     """The run as it was at a checkpoint: its task, model, emulator. Nothing on disk is changed.
 
     `checkpoint`: last, or best for the model of the best evaluation, which can be evaluated and not be trained.
-    `device`: cpu to have it there wherever it was trained; None: where it was trained. Raises UserError where there is
-    no such checkpoint or none can be read.
+    `device`: cpu to have it there wherever it was trained; None: where it was trained. `other_data`: take
+    the data that are here, if they are not those that the run was trained on. Raises UserError where there is no such
+    checkpoint or none can be read, and for other data.
     """
     cfg = from_mapping(run.config)
     state = _state(run, checkpoint, cfg.checkpoint.keep)
+    other = list(same_data.check(run, data.inputs(cfg), other_data, same_data.READING))
     identity = config_hash(cfg)
     if device == "cpu":
         precision = None if cfg.precision == "tf32" else cfg.precision
         cfg = replace(cfg, device="cpu", precision=precision, engine=replace(cfg.engine, graphs=None, history=None))
+    if other:
+        print(f"note: other data than the run was trained on: {same_data.named(other)}", file=sys.stderr)
+        cfg = replace(cfg, steps_per_epoch=None, data=replace(cfg.data, subset=None))  # found from the data
     prepared = assemble.prepare(cfg)
     loop = Loop(
         prepared,
@@ -40,10 +47,18 @@ def restore(run: Run, checkpoint: str = "last", device: str | None = None) -> Lo
         stepped=lambda: None,
         engine=RuntimeEngine(prepared) if cfg.engine.name == "runtime" else None,
     )
-    loop.hash = identity
+    loop.hash, loop.other_data = identity, other
     loop.check(state)
     settle(cfg.threads, prepared.meter, run.meta.get("threads"))
-    (loop.show if checkpoint == "best" else loop.restore)(state)
+    try:
+        (loop.show if checkpoint == "best" else loop.restore)(state)
+    except (KeyError, RuntimeError, ValueError) as error:
+        if not other:
+            raise
+        raise UserError(
+            f"{run.path} has weights of another shape than the other data ask for ({same_data.named(other)}); it needs "
+            "its own"
+        ) from error
     return loop
 
 
@@ -58,13 +73,14 @@ def _state(run: Run, checkpoint: str, keep: int) -> State:
     return state
 
 
-def evaluate(run: Run, checkpoint: str = "last", **testing: Any) -> dict[str, Any]:
-    """{run, step, split, metric, loss, <metric>, logged, test} of a checkpoint (last, best).
+def evaluate(run: Run, checkpoint: str = "last", other_data: bool = False, **testing: Any) -> dict[str, Any]:
+    """{run, step, split, metric, loss, <metric>, logged, test, other_data} of a checkpoint (last, best).
 
     `logged` is what the training measured at that step (None: nothing), `test` the final test of a run that is
-    through, or of any where `testing` asks for it: translation's `beam` and `output` (see Translation.test).
+    through, or of any where `testing` asks for it: translation's `beam` and `output` (see Translation.test). Where
+    `other_data` allows data that are not as the run was trained on, the result's `other_data` names them.
     """
-    loop = restore(run, checkpoint)
+    loop = restore(run, checkpoint, other_data=other_data)
     if testing and loop.task.metric != "bleu":
         raise UserError(f"{run.path} is a run of {loop.task.name}: --beam and --output are for translation")
     with loop.engine.evaluation() as model:
@@ -79,6 +95,7 @@ def evaluate(run: Run, checkpoint: str = "last", **testing: Any) -> dict[str, An
         **scores,
         "logged": logged[-1] if logged else None,
         "test": _test(loop, checkpoint, **testing) if testing or loop.step == loop.last else None,
+        "other_data": loop.other_data,
     }
 
 

@@ -266,11 +266,10 @@ def build(cfg: Any, device: torch.device, memory_format: str) -> Translation:
                      "tying")
         if (value := getattr(cfg.model, name)) is not None
     }  # fmt: skip
-    text = described.bitext(root, cfg.data)
     evaluation = cfg.evaluation
     return Translation(
         cfg.task.name,
-        bitext.binarise(text, root, joint_dictionary=options.get("tying") == "all"),
+        described.binarised(root, cfg),
         model=options,
         seed=cfg.seed,
         microbatches=cfg.pipeline.microbatches,

@@ -17,6 +17,7 @@ NOT_IDENTITY = (
     "log_every",
     "checkpoint",
     "data.root",
+    "data.changed",
     "threads",
     "engine.ranks",
     "engine.flush",

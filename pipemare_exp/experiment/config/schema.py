@@ -47,6 +47,8 @@ class DataConfig:
     """Blocks that an epoch takes (language modelling), others in each; None: all of them."""
     text: str | None = None
     """Filled when the data are known: the digest of a text that depends on what is installed (language modelling)."""
+    changed: str | None = choice(None, "refuse", "allow")
+    """Whether a run may go on with other data than it was trained on, which is then recorded; None is refuse."""
     subset: int | None = bounded(low=1)
     """Filled when the data are known: the training examples, where they are only some of the published set's."""
 

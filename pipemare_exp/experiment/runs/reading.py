@@ -83,6 +83,9 @@ def check_meta(value: Any) -> str | None:
     reason = check_object(value)
     if reason is None and not _objects(value.get("sessions", [])):
         reason = "its sessions are no list of objects"
+    data = value.get("data", {}) if reason is None else {}
+    if check_object(data) or not _objects(list(data.values())):
+        reason = "its data are no object of objects"
     return reason
 
 

@@ -76,6 +76,8 @@ class Loop:
         self.evaluated = 0
         self.best: float | None = None
         self.latest: float | None = None
+        self.other_data: list[str] = []
+        """Names of data that are not what the run was trained on, where it was restored in spite of them."""
         self._seconds, self._began = 0.0, time.monotonic()
         self._losses: list[Tensor] = []  # on the device, not yet looked at
         self._window: list[float] = []  # looked at, not yet in a row

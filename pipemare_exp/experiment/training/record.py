@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipemare_exp.data.digests import Input
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import yaml_text
 from pipemare_exp.experiment.config.identity import config_hash
@@ -16,6 +17,7 @@ from pipemare_exp.experiment.runs import provenance
 from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.runs.reading import Damaged
+from pipemare_exp.experiment.runs.same_data import Other
 from pipemare_exp.experiment.runs.writing import write_json, write_text
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.threads import Choice
@@ -53,8 +55,10 @@ def _same_config(run: Run, cfg: Config) -> bool:
     return bool(tree)
 
 
-def new_meta(prepared: Prepared, identity: str, overrides: Sequence[str], threads: Choice) -> dict[str, Any]:
-    """meta.json of a run that begins; `identity` is its configuration's hash."""
+def new_meta(
+    prepared: Prepared, identity: str, overrides: Sequence[str], threads: Choice, inputs: Mapping[str, Input]
+) -> dict[str, Any]:
+    """meta.json of a run that begins; `identity` is its configuration's hash, `inputs` are what it reads."""
     commit, dirty = provenance.commit()
     return {
         "command": shlex.join(["pipemare", "train", *hide(list(overrides))]),
@@ -68,13 +72,15 @@ def new_meta(prepared: Prepared, identity: str, overrides: Sequence[str], thread
         "config_hash": identity,
         "metric": prepared.task.metric,
         "notes": dict(prepared.task.notes),
+        "data": {name: one.as_json() for name, one in inputs.items()},
         "sessions": [],
     }
 
 
-def new_session(resumed_from: int | None) -> dict[str, Any]:
-    """What meta.json keeps of one session: when, with which commit, and from which step it went on."""
-    return {"started": _now(), "commit": provenance.commit()[0], "resumed_from": resumed_from}
+def new_session(resumed_from: int | None, other: Other) -> dict[str, Any]:
+    """What meta.json keeps of one session: when, with which commit, from which step it went on, and `other` data."""
+    session = {"started": _now(), "commit": provenance.commit()[0], "resumed_from": resumed_from}
+    return session | ({"other_data": other} if other else {})
 
 
 def _now() -> str:

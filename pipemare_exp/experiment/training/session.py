@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from pipemare_exp import metrics
+from pipemare_exp import data, metrics
+from pipemare_exp.data.digests import Input
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.identity import config_hash, run_name
 from pipemare_exp.experiment.config.lengths import last_step
 from pipemare_exp.experiment.config.schema import Config
-from pipemare_exp.experiment.runs import rows
+from pipemare_exp.experiment.runs import rows, same_data
 from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State
 from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import Run, runs_root
@@ -71,6 +72,10 @@ def train(
     run = Run(runs_root(runs or cfg.runs) / run_name(cfg))
     title = f"{cfg.task.name} {cfg.method.label} seed {cfg.seed}"
     progress = Progress(title, last_step(cfg), cfg.progress, out)
+    inputs = data.inputs(cfg)
+    other = same_data.check(run, inputs, cfg.data.changed == "allow", same_data.TRAINING)
+    if other:
+        progress.say(f"note: other data than the run was trained on: {same_data.named(list(other))}")
     done = run.result
     if done is not None:
         progress.say(f"{title}: nothing to do, {run.path} is {done['outcome']}: {describe(done)}")
@@ -79,7 +84,7 @@ def train(
         check_installed()
     request = StopRequest(also=stop)
     # Its loop binds the method to the pipeline, which may refuse: a run that cannot be leaves no folder.
-    session = _Session(prepared, run, progress, request, list(overrides), make_loop)
+    session = _Session(prepared, run, progress, request, list(overrides), make_loop, inputs, other)
     run.create()
     with run.lock(), request:
         try:
@@ -100,6 +105,8 @@ class _Session:
         stop: StopRequest,
         overrides: list[str],
         make_loop: Callable[..., Loop],
+        inputs: dict[str, Input],
+        other: same_data.Other,
     ) -> None:
         self.prepared, self.cfg, self.run, self.progress = prepared, prepared.cfg, run, progress
         self.stop, self.overrides = stop, overrides
@@ -108,6 +115,7 @@ class _Session:
         self.tracker: GuardedTracker | None = None
         self.error = ""
         self.sessions: list[dict[str, Any]] = []
+        self.inputs, self.other = inputs, other
         self.loop = make_loop(prepared, run, self.checkpoints, emit=self._emit, stop=stop.wanted, stepped=progress.step)
 
     def train(self) -> Result:
@@ -132,8 +140,8 @@ class _Session:
         run = self.run
         again = state is not None or bool(known)
         record.write_what_is_missing(run, self.cfg, self.overrides, self.progress.say)
-        meta = {**record.new_meta(self.prepared, self.hash, self.overrides, self.threads), **known}
-        self.sessions = [*meta["sessions"], record.new_session(loop.step if again else None)]
+        meta = {**record.new_meta(self.prepared, self.hash, self.overrides, self.threads, self.inputs), **known}
+        self.sessions = [*meta["sessions"], record.new_session(loop.step if again else None, self.other)]
         write_json(run.path / "meta.json", {**meta, "sessions": self.sessions})
         rows.keep(run.metrics_file, 0 if state is None else state["metrics"]["rows"])
         run.set_status("running", loop.step)
