@@ -46,9 +46,9 @@ def of_file(path: Path) -> Input:
     path = Path(path)
     try:
         before = _state(path)
-        kept = _kept(path.parent).get(path.name)
-        if _fits(kept, before):
-            return Input(before["bytes"], kept["sha256"], path)
+        known = _known(path, before)
+        if known is not None:
+            return Input(before["bytes"], known, path)
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if before == _state(path):
@@ -98,10 +98,14 @@ def _kept(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _fits(kept: Any, state: Mapping[str, int]) -> bool:
-    same = isinstance(kept, dict) and all(kept.get(key) == value for key, value in state.items())
-    digest = kept.get("sha256") if same else None
-    return isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+def _known(path: Path, state: Mapping[str, int]) -> str | None:
+    """The digest that is kept of a file in this state, None where there is none."""
+    kept = _kept(path.parent).get(path.name)
+    if not isinstance(kept, dict) or any(kept.get(key) != value for key, value in state.items()):
+        return None
+    digest = kept.get("sha256")
+    whole = isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+    return digest if whole else None
 
 
 def _open_to_writing(folder: Path) -> bool:
