@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--temperature", type=float, default=0.8, metavar="X", help="0 takes the likeliest token (default: 0.8)")
     add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only (default: all)")
     add("--seed", type=int, default=0, metavar="SEED", help="of the draws (default: 0)")
+    add("--other-data", action="store_true", help="go on where the data are not those that the run was trained on")
     add("--checkpoint", choices=("last", "best"), default="last", help="whose weights (default: last)")
 
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from pipemare_exp.experiment.runs.folder import open_run
 
     chosen = open_run(args.run, args.runs)
-    loop = restore(chosen, args.checkpoint)
+    loop = restore(chosen, args.checkpoint, other_data=args.other_data)
     task: Any = loop.task
     if not hasattr(task, "sample"):
         raise UserError(f"{chosen.path} is a run of task {task.name}, which writes no text")

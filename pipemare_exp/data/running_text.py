@@ -11,13 +11,14 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pipemare_exp.data import vocabulary
 from pipemare_exp.data.cache import derived, made_whole
 from pipemare_exp.data.description import Description
+from pipemare_exp.data.digests import Input, of_files
 from pipemare_exp.data.vocabulary import Vocabulary
 from pipemare_exp.errors import UserError
 
@@ -31,13 +32,15 @@ FORMAT = 1
 class Source:
     """Where a text comes from: `parts()` gives (split, text) pairs, in order; `fingerprint` says what they follow from.
 
-    `subset`: the examples (as `unit` calls them) of train, where the published set has more.
+    `subset`: the examples (as `unit` calls them) of train, where the published set has more. `files` are those that are
+    read in the data folder, by names that do not depend on where.
     """
 
     parts: Callable[[], Iterable[tuple[str, str]]]
     fingerprint: dict[str, str]
     subset: int | None = None
     unit: str = ""
+    files: dict[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,16 @@ class RunningText(Description):
     task: ClassVar[str | None] = "language_modelling"
 
     source: Callable[[Path], Source] = field(kw_only=True)
+
+    def inputs(self, root: Path, cfg: Any) -> dict[str, Input]:
+        """Those of the files that the text comes from, of the text, and of its byte pairs where they are taken."""
+        source = self.source(root)
+        text = prepare(self.name, source, root)
+        read = source.files | {f"text/{split}.txt": text.folder / f"{split}.txt" for split in SPLITS}
+        if cfg.data.bpe_merges is not None:
+            folder = subwords(text, cfg.data.bpe_merges)
+            read |= {f"text/bpe/{name}": folder / name for name in ("code", *(f"{split}.npy" for split in SPLITS))}
+        return of_files(read)
 
 
 @dataclass(frozen=True)
@@ -112,17 +125,23 @@ def tokens(text: Text, merges: int | None) -> tuple[Vocabulary, dict[str, np.nda
     """
     if merges is None:
         return vocabulary.Bytes(), {split: vocabulary.Bytes().encode(text.read(split)) for split in SPLITS}
+    folder = subwords(text, merges)
+    try:
+        codes = (folder / "code").read_text(encoding="utf-8")
+        return vocabulary.Subwords(codes), {split: np.load(folder / f"{split}.npy") for split in SPLITS}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is damaged ({error}); {_again(folder)}") from error
+
+
+def subwords(text: Text, merges: int) -> Path:
+    """The folder of `merges` byte pairs and of the tokens of every split, from before or made now; see `tokens`."""
     folder = made_whole(text.folder / f"bpe-{merges}", lambda work: _learn(text, merges, work))
     learned = _recorded(folder, "text")
     if learned != text.digest:
         raise UserError(
             f"{folder} has codes and tokens of the text {learned}, but this text is {text.digest}; {_again(folder)}"
         )
-    try:
-        codes = (folder / "code").read_text(encoding="utf-8")
-        return vocabulary.Subwords(codes), {split: np.load(folder / f"{split}.npy") for split in SPLITS}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is damaged ({error}); {_again(folder)}") from error
+    return folder
 
 
 def _learn(text: Text, merges: int, folder: Path) -> None:

@@ -49,5 +49,6 @@ def source(root: Path) -> Source:
                 words = bpe.undo(line) if pairs.segmented else line
                 yield split, tokeniser.text(words) + "\n"
 
+    files = {f"{split}.{TARGET}": pairs.files[f"{split}.{TARGET}"] for split in SPLITS}
     subset = len(lines["train"]) if len(lines["train"]) < iwslt14.PUBLISHED["train"] else None
-    return Source(parts, pairs.fingerprint | {"sacremoses": version("sacremoses")}, subset, "sentence")
+    return Source(parts, pairs.fingerprint | {"sacremoses": version("sacremoses")}, subset, "sentence", files)

@@ -36,7 +36,7 @@ def restore(run: Run, checkpoint: str = "last", device: str | None = None, other
         cfg = replace(cfg, device="cpu", precision=precision, engine=replace(cfg.engine, graphs=None, history=None))
     if other:
         print(f"note: other data than the run was trained on: {same_data.named(other)}", file=sys.stderr)
-        cfg = replace(cfg, steps_per_epoch=None, data=replace(cfg.data, subset=None))  # found from the data
+        cfg = replace(cfg, steps_per_epoch=None, data=replace(cfg.data, subset=None, text=None))  # the data tell
     prepared = assemble.prepare(cfg)
     loop = Loop(
         prepared,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from pipemare_exp import data
 from pipemare_exp.data import digests, digits
 from pipemare_exp.data.description import Description
+from pipemare_exp.data.multi30k import FILES
+from pipemare_exp.data.running_text import SPLITS, RunningText, Source
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.load import load
 
@@ -138,3 +141,37 @@ def test_of_several_forms_the_one_that_is_there_is_identified(tmp_path: Path) ->
     assert list(described.inputs(tmp_path, None)) == ["c"]
     (tmp_path / "b").write_bytes(b"b")
     assert list(described.inputs(tmp_path, None)) == ["a", "b"]
+
+
+def test_running_text_is_identified_by_its_files_its_splits_and_its_byte_pairs(tmp_path: Path) -> None:
+    home = tmp_path / "talks"
+    home.write_text("ab ab ab")
+    source = Source(lambda: [(split, "ab ab ab " * 9) for split in SPLITS], {"v": "1"}, files={"talks": home})
+    described = RunningText("made", "made up", source=lambda root: source)
+    read = ["talks", *(f"text/{split}.txt" for split in SPLITS)]
+    found = described.inputs(tmp_path, SimpleNamespace(data=SimpleNamespace(bpe_merges=None)))
+    assert list(found) == read and found["text/train.txt"].bytes == 81
+    pairs = described.inputs(tmp_path, SimpleNamespace(data=SimpleNamespace(bpe_merges=2)))
+    assert list(pairs) == [*read, "text/bpe/code", *(f"text/bpe/{split}.npy" for split in SPLITS)]
+    assert {name: pairs[name] for name in read} == found
+
+
+def test_captions_are_identified_by_their_files_and_what_was_made_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "multi30k"
+    folder.mkdir()
+    for name in FILES.values():
+        (folder / f"{name}.de").write_text("ein hund rennt .\nein hund schläft .\n")
+        (folder / f"{name}.en").write_text("a dog runs .\na dog sleeps .\n")
+    cfg = load(["task=multi30k", "method=gpipe", f"data.root={tmp_path}", "data.bpe_merges=5"])
+    found = data.inputs(cfg)
+    assert list(found)[:6] == [f"{split}.{side}" for split in ("train", "valid", "test") for side in ("de", "en")]
+    assert found["valid.de"].path == folder / "val.de"
+    made = {name for name in found if name.startswith("binarised/")}
+    assert {"binarised/code", "binarised/dict.de.txt", "binarised/train.de-en.en.bin"} <= made
+    assert not [name for name in made if "json" in name]
+
+    (folder / "test2016.en").write_text("a dog runs .\na cat sleeps .\n")  # as long as before
+    changed = data.inputs(cfg)
+    assert list(changed) == list(found)
+    differing = [name for name in found if changed[name].as_json() != found[name].as_json()]
+    assert differing[0] == "test.en" and "binarised/test.en" in differing and "train.en" not in differing
