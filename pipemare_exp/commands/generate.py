@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import Any
 
@@ -48,13 +49,17 @@ def run(args: argparse.Namespace) -> int:
     if not hasattr(task, "sample"):
         raise UserError(f"{chosen.path} is a run of task {task.name}, which writes no text")
     prompt = args.prompt.encode("utf-8", "surrogateescape")  # as the shell gave it
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as all files of text are, whatever the locale
     with loop.engine.evaluation() as model:
         for seed in range(args.seed, args.seed + args.samples):
             if args.samples > 1:
                 print(f"--- seed {seed}")
             text = task.sample(model, prompt, args.tokens, args.temperature, args.top_k, seed)
-            sys.stdout.flush()
-            # A byte that is part of no character is drawn now and then; it is shown as one that stands for it.
-            sys.stdout.buffer.write((prompt + text).decode("utf-8", "replace").encode("utf-8") + b"\n")
-            sys.stdout.buffer.flush()
+            print(_shown(prompt + text), flush=True)
     return 0
+
+
+def _shown(text: bytes) -> str:
+    """Text for a terminal, a mark in place of bytes of no character and of characters that a terminal would obey."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text.decode("utf-8", "replace"))

@@ -98,7 +98,7 @@ def _check_precision(cfg: Config) -> None:
         reason = f"engine={cfg.engine.name}: messages between ranks are in fp32"
     elif cfg.pipeline.recompute is not None:
         reason = f"pipeline.recompute={cfg.pipeline.recompute}: pieces are run by themselves, in fp32 only"
-    elif _translates(cfg):
+    elif data.describe(cfg.task.name).task != "image_classification":
         reason = f"task={cfg.task.name}: it has been tried on images only, and attention's softmax needs more bits"
     if reason is not None:
         raise UserError(f"precision=bf16 with {reason}; leave precision out")
