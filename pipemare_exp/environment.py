@@ -25,3 +25,11 @@ TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WO
 def started_by_torchrun() -> bool:
     """Whether this process is a rank: RANK alone may be a cluster's."""
     return all(name in os.environ for name in TORCHRUN)
+
+
+def mark(what: str) -> None:
+    """Leave word for `pipemare train`, if it started this rank, that the rank has come so far."""
+    folder = os.environ.get(FAILURES)
+    if folder:
+        with open(os.path.join(folder, f"{what}-{os.environ['RANK']}"), "wb"):
+            pass

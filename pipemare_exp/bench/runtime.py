@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from pipemare_exp import methods
+from pipemare_exp import methods, tied
 from pipemare_exp.errors import UserError
+from pipemare_exp.leftovers import work_folder
 from pipemare_exp.pipeline.schedule import costs
 
 
 def run_ranks(spec: list[dict[str, Any]], ranks: int, timeout: float) -> list[dict[str, Any]]:
     """Every measurement of `spec`, done by `ranks` new processes with one thread each."""
-    with tempfile.TemporaryDirectory(prefix="pipemare-bench-") as name:
-        folder = Path(name)
+    with work_folder(Path(tempfile.gettempdir()), "pipemare-bench-") as folder:
         (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
-        command = [sys.executable, "-m", "pipemare_exp.bench.runtime_rank"]
         rest = [str(ranks), str(folder / "store"), str(folder / "spec.json"), str(folder / "out.json")]
         started = [
             subprocess.Popen(
-                [*command, str(rank), *rest], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, text=True,
+                tied.command("pipemare_exp.bench.runtime_rank", str(rank), *rest), stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
             for rank in range(ranks)
         ]  # fmt: skip

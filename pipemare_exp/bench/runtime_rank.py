@@ -1,6 +1,6 @@
 """One rank of `pipemare bench runtime`.
 
-    python -m pipemare_exp.bench.runtime_rank RANK RANKS STORE SPEC.json OUT.json
+    python -m pipemare_exp.tied PARENT pipemare_exp.bench.runtime_rank RANK RANKS STORE SPEC.json OUT.json
 
 The spec is a list of measurements, each done by all ranks together; rank 0 writes what each gave.
 """
@@ -25,7 +25,7 @@ from pipemare_exp import methods, models, optimizers
 from pipemare_exp.pipeline.model.recompute import piece_starts, run_pieces
 from pipemare_exp.pipeline.model.units import Piece, pieces, weight_units
 from pipemare_exp.pipeline.runtime.feed import Feed
-from pipemare_exp.pipeline.runtime.processes import keep_freed_memory, let_compute_first, watch_for_parent
+from pipemare_exp.pipeline.runtime.processes import keep_freed_memory, let_compute_first
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 from pipemare_exp.pipeline.runtime.timeline import aligned, utilization, windows
@@ -201,7 +201,6 @@ class _Part(nn.Module):
 def main() -> None:
     rank, ranks, store, spec, out = sys.argv[1:]
     torch.set_num_threads(1)
-    watch_for_parent()
     keep_freed_memory()
     dist.init_process_group(
         "gloo", store=dist.FileStore(store, int(ranks)), rank=int(rank), world_size=int(ranks),

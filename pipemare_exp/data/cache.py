@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import IO
 
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
+from pipemare_exp.leftovers import hold, remove_left_over, work_folder
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -67,19 +67,17 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> Path:
     """
     if folder.exists():
         return folder
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        make(work)
-        os.chmod(work, 0o755)
-        try:
-            os.rename(work, folder)
-        except OSError:
-            if not folder.exists():  # otherwise another process was first, with the same content
-                raise
+        with work_folder(folder.parent, f".{folder.name}.") as work:
+            make(work)
+            os.chmod(work, 0o755)
+            try:
+                os.rename(work, folder)
+            except OSError:
+                if not folder.exists():  # otherwise another process was first, with the same content
+                    raise
     except OSError as error:  # a full disk, most likely
         raise _unwritable(folder, error.strerror) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return folder
 
 
@@ -87,14 +85,18 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> Path:
 def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
     """A file object whose contents become `path` on success: temporary file beside it, fsync, rename.
 
-    If the block raises, `path` is as it was and the temporary file is gone. Text is UTF-8.
+    If the block raises, `path` is as it was and the temporary file is gone; the next write of `path` removes one that
+    a killed process left behind. Text is UTF-8.
     """
     make_folder(path.parent)
+    remove_left_over(path.parent, f".{path.name}.", ".part")
     encoding = None if "b" in mode else "utf-8"
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:
         raise _unwritable(path, error.strerror) from error
+    held = os.dup(handle)  # stays open until the file has its own name
+    hold(held)
     try:
         with os.fdopen(handle, mode, encoding=encoding) as file:
             yield file
@@ -108,6 +110,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
         raise _unwritable(path, error.strerror) from error
     finally:
         Path(temporary).unlink(missing_ok=True)
+        os.close(held)
 
 
 def _unwritable(path: Path, reason: str | None) -> UserError:

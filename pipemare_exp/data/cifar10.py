@@ -7,7 +7,6 @@ in 10 classes, 50,000 of them for training.
 
 from __future__ import annotations
 
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -18,6 +17,7 @@ from pipemare_exp.data.cache import atomic_write, make_folder
 from pipemare_exp.data.images import Augmentation, ImageArrays, Images
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
+from pipemare_exp.leftovers import work_folder
 
 FILE = "cifar10.npz"
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -99,9 +99,9 @@ def prepare(root: Path, download: bool = True) -> str:
     if not archive.is_file() and not download:
         raise UserError(f"no {archive} to prepare CIFAR-10 from, and downloading is off; put it there")
     try:
-        with tempfile.TemporaryDirectory(dir=root, prefix=".cifar10-") as folder:
+        with work_folder(root, ".cifar10-") as folder:
             if archive.is_file():
-                (Path(folder) / ARCHIVE).symlink_to(archive.resolve())
+                (folder / ARCHIVE).symlink_to(archive.resolve())
             train, test = (CIFAR10(folder, train=part, download=True) for part in (True, False))
             arrays = {
                 "x_train": np.ascontiguousarray(train.data),

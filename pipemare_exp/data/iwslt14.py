@@ -8,10 +8,8 @@ has that script's own layout, so that a folder which it left behind can be used 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 
 from pipemare_exp.data import moses_corpus
@@ -22,6 +20,7 @@ from pipemare_exp.data.fetch import fetch
 from pipemare_exp.data.tokenisers import Tokeniser
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
+from pipemare_exp.leftovers import work_folder
 
 URL = "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
 ARCHIVE = "de-en.tgz"
@@ -66,13 +65,10 @@ def prepare(root: Path, url: str = URL) -> str:
         warn(counts)
         return f"{folder} is there: {_show(counts)}"
     archive = fetch(url, root / ARCHIVE)
-    work = Path(tempfile.mkdtemp(dir=make_folder(root), prefix=f".{FOLDER}."))
-    try:
+    with work_folder(make_folder(root), f".{FOLDER}.") as work:
         counts = from_archive(archive, work)
         os.chmod(work, 0o755)
         os.rename(work, folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     warn(counts)
     return f"made {folder}: {_show(counts)}"
 

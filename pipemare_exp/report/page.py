@@ -20,6 +20,7 @@ from pipemare_exp.analysis.row import DAMAGED, RunRow
 from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs import provenance
+from pipemare_exp.leftovers import work_folder
 from pipemare_exp.report.doubts import doubts
 from pipemare_exp.report.items import Item, make
 
@@ -124,13 +125,13 @@ def build(
     tasks = [task for task in TASKS if any(run.task == task for run in runs)]
     items: list[Item] = []
     missing: list[Missing] = []
-    with tempfile.TemporaryDirectory(prefix="pipemare-report-") as folder:
+    with work_folder(Path(tempfile.gettempdir()), "pipemare-report-") as folder:
         for entry in entries:
             try:
                 scales = entry.scales(runs) if entry.kind == "runs" else [""]
                 for one in scales:
                     say(f"{entry.name} {one}".rstrip())
-                    items.append(make(entry, Path(folder), runs, one, data_root, asked))
+                    items.append(make(entry, folder, runs, one, data_root, asked))
                 if not scales:
                     nearest = entry.nearest_scale(runs, scale)
                     lacks = ", ".join(entry.chosen(runs, nearest)[1])

@@ -15,12 +15,12 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
-from pipemare_exp.environment import FAILURES
+from pipemare_exp.environment import FAILURES, mark
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runtime import rank_files
 from pipemare_exp.experiment.runtime.build import TIMEOUT, build, check
-from pipemare_exp.experiment.runtime.decisions import tell, told
+from pipemare_exp.experiment.runtime.decisions import Alone, bounded, tell, told
 from pipemare_exp.experiment.runtime.engine import RuntimeEngine
 from pipemare_exp.experiment.runtime.loop import RuntimeLoop
 from pipemare_exp.experiment.runtime.measured import report_of, write_reports
@@ -30,8 +30,9 @@ from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.experiment.training.interrupts import SIGNALS
 from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
 from pipemare_exp.pipeline.runtime.messages import Kind, text_message, text_of
-from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory, watch_for_parent
+from pipemare_exp.pipeline.runtime.processes import Watch, keep_freed_memory
 from pipemare_exp.pipeline.runtime.rank import Runtime
+from pipemare_exp.tied import end_with_starter
 
 MEETING = timedelta(minutes=5)
 """How long ranks wait for each other at the start, while data is prepared."""
@@ -39,19 +40,24 @@ MEETING = timedelta(minutes=5)
 
 def work(cfg: Config, overrides: Sequence[str], runs: str | None, out: TextIO) -> tuple[int, train.Result | None]:
     """This process's part of the run: (exit code, on rank 0 the result)."""
-    watch_for_parent()
+    end_with_starter()  # again for a rank that was not started by `python -m pipemare_exp`
     keep_freed_memory()
     ranks = int(os.environ["WORLD_SIZE"])
     if cfg.engine.ranks not in (None, ranks):
         raise UserError(f"engine.ranks={cfg.engine.ranks}, but torchrun started {ranks} processes; leave one out")
-    cfg = _join(cfg)
-    prepared = _prepare_in_turn(cfg, ranks)
-    if prepared is None:
-        return 2, None
-    if dist.get_rank() == 0:
-        code, result = _lead(prepared, ranks, overrides, runs, out)
-    else:
-        code, result = _follow(prepared, ranks), None
+    try:
+        cfg = _join(cfg)
+        mark("joined")
+        prepared = _prepare_in_turn(cfg, ranks)
+        if prepared is None:
+            return 2, None
+        if dist.get_rank() == 0:
+            code, result = _lead(prepared, ranks, overrides, runs, out)
+        else:
+            code, result = _follow(prepared, ranks), None
+    except Alone as error:
+        record(f"rank {os.environ['RANK']} {error}", said=False)
+        return 1, None
     if code != 1:  # else other ranks are gone, and leaving the group would wait for them
         dist.destroy_process_group()
     return code, result
@@ -67,10 +73,11 @@ def _join(cfg: Config) -> Config:
         torch.cuda.set_device(local % gpus)
         if beside <= gpus:
             backend = "cpu:gloo,cuda:nccl"
-    # After a restart the store may still hold the addresses of the ranks before.
-    store, rank, ranks = next(dist.rendezvous("env://", timeout=MEETING))
-    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=MEETING)
+    with bounded(f"did not meet the other ranks within {MEETING.seconds:g} s"):
+        # After a restart the store may still hold the addresses of the ranks before.
+        store, rank, ranks = next(dist.rendezvous("env://", timeout=MEETING))
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=MEETING)
     # Ranks share the processor: more than one thread each makes small operations many times slower.
     torch.set_num_threads(cfg.threads or 1)
     return replace(cfg, device=device.type, threads=cfg.threads or 1)

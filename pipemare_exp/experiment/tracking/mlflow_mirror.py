@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -34,6 +35,7 @@ PARAM_LENGTH = 500  # the smallest limit of any MLflow server; this version's ow
 SHORTENED = " ... [shortened; whole in config.yaml]"
 PARAMS_IN_A_BATCH, METRICS_IN_A_BATCH = 100, 1000  # MLflow's limits
 LOCK_WAITS = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each new try where SQLite says that it is locked
+CREATION = 60.0  # seconds that a process waits for others that create or open the store
 COLUMNS = [f"tags.`{name}`" for name in ("task", "method", "scale", "seed", "metric", "outcome")]
 COLUMNS += [f"metrics.`{name}`" for name in ("best", "last")]
 VIEW = "pipemare"
@@ -61,22 +63,30 @@ class Mirror:
 
     def __init__(self, run: Any, uri: str, experiment: str):
         self.run, self.uri = run, uri
+        self.progress = time.monotonic()
+        """When the store last did what it was asked for."""
+        check_file(uri)
         with creation_lock(uri):  # two processes must not create the tables or the experiment at once
-            self.client = _retry(lambda: MlflowClient(tracking_uri=uri))
-            experiment_id = _retry(lambda: self._experiment(experiment))
+            self.client = self._store(lambda: MlflowClient(tracking_uri=uri))
+            experiment_id = self._store(lambda: self._experiment(experiment))
         self._record = Path(run.path) / "mlflow.json"
         self.run_id = self._known_run() or self._new_run(experiment_id)
         self._last_step: dict[str, int] = {}
 
+    def _store(self, call: Callable[[], Any]) -> Any:
+        found = _retry(call)
+        self.progress = time.monotonic()
+        return found
+
     def log_backlog(self) -> None:
         """Store the params and rows of the directory that the store lacks, and say that the run runs."""
-        known = _retry(lambda: self.client.get_run(self.run_id)).data.params
+        known = self._store(lambda: self.client.get_run(self.run_id)).data.params
         missing = [Param(k, v) for k, v in params_of(self.run.config).items() if k not in known]  # params never change
         for start in range(0, len(missing), PARAMS_IN_A_BATCH):
             batch = missing[start : start + PARAMS_IN_A_BATCH]
-            _retry(partial(self.client.log_batch, self.run_id, params=batch))
+            self._store(partial(self.client.log_batch, self.run_id, params=batch))
         self._set_tags(None)
-        _retry(lambda: self.client.update_run(self.run_id, status="RUNNING"))
+        self._store(lambda: self.client.update_run(self.run_id, status="RUNNING"))
         self.log_rows(self.run.metrics())
 
     def log_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -95,7 +105,7 @@ class Mirror:
                     metrics.append(Metric(key, value, int(1000 * when), step))
         for start in range(0, len(metrics), METRICS_IN_A_BATCH):
             batch = metrics[start : start + METRICS_IN_A_BATCH]
-            _retry(partial(self.client.log_batch, self.run_id, metrics=batch))
+            self._store(partial(self.client.log_batch, self.run_id, metrics=batch))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Store the outcome, best and last metric, final test and the run's files."""
@@ -104,13 +114,13 @@ class Mirror:
         ended = int(1000 * _seconds_since_1970(self.run.status.get("updated")))
         final = final_of(result).items()
         new = [Metric(key, value, ended, step) for key, value in final if step > self._stored_up_to(key)]
-        _retry(lambda: self.client.log_batch(self.run_id, metrics=new))
+        self._store(lambda: self.client.log_batch(self.run_id, metrics=new))
         self._set_tags(result)
         for name in ARTIFACTS:
             if (Path(self.run.path) / name).is_file():
                 self.client.log_artifact(self.run_id, str(Path(self.run.path) / name))
         status = STATUS.get(str(result.get("outcome")), "FAILED")
-        _retry(lambda: self.client.set_terminated(self.run_id, status, ended))
+        self._store(lambda: self.client.set_terminated(self.run_id, status, ended))
 
     def _set_tags(self, result: Mapping[str, Any] | None) -> None:
         config, meta, found = self.run.config, self.run.meta, result or {}
@@ -132,7 +142,7 @@ class Mirror:
         notes = (meta.get("notes") or {}) | (found.get("notes") or {})
         tags |= {f"note.{key}": value for key, value in notes.items()}
         pairs = [RunTag(key, str(value)) for key, value in tags.items() if value is not None]
-        _retry(lambda: self.client.log_batch(self.run_id, tags=pairs))
+        self._store(lambda: self.client.log_batch(self.run_id, tags=pairs))
 
     def _experiment(self, name: str) -> str:
         """The MLflow experiment's id; made, with its artifacts beside the store, or restored as needed."""
@@ -154,7 +164,7 @@ class Mirror:
         if run_id is None:
             return None
         try:
-            found = _retry(lambda: self.client.get_run(run_id))
+            found = self._store(lambda: self.client.get_run(run_id))
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
@@ -164,7 +174,7 @@ class Mirror:
     def _new_run(self, experiment_id: str) -> str:
         start = int(1000 * _seconds_since_1970(self.run.meta.get("created")))
         name = Path(self.run.path).name
-        made = _retry(lambda: self.client.create_run(experiment_id, start_time=start, run_name=name))
+        made = self._store(lambda: self.client.create_run(experiment_id, start_time=start, run_name=name))
         ids = self._ids() | {hide(self.uri): made.info.run_id}
         temporary = self._record.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(ids, indent=1), encoding="utf-8")
@@ -180,7 +190,7 @@ class Mirror:
     def _stored_up_to(self, key: str) -> int:
         """The last step that the store has of a metric (-1: none); asked once, then known."""
         if key not in self._last_step:
-            history = _retry(lambda: self.client.get_metric_history(self.run_id, key))
+            history = self._store(lambda: self.client.get_metric_history(self.run_id, key))
             self._last_step[key] = max((metric.step for metric in history), default=-1)
         return self._last_step[key]
 
@@ -193,6 +203,7 @@ def page(uri: str, experiment: str) -> str:
     """
     store = sqlite_file(uri)
     known = store is None or store.is_file()  # else the client would make one
+    check_file(uri)
     found = MlflowClient(tracking_uri=uri).get_experiment_by_name(experiment) if known else None
     if found is None:
         return "/experiments?workflowType=machine_learning"
@@ -206,16 +217,45 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0])).resolve()
 
 
+def check_file(uri: str) -> None:
+    """Raise at once what is wrong with a SQLite store's file; MLflow would try it again for over a minute."""
+    store = sqlite_file(uri)
+    if store is None or not store.exists():
+        return
+    if not store.is_file():
+        raise IsADirectoryError(
+            f"{store} is no file, as a SQLite store is; move it away, or give another tracking.uri"
+        )
+    address = f"file:{quote(str(store))}?mode=ro"
+    _retry(lambda: _read_version(address))
+
+
+def _read_version(address: str) -> None:
+    with contextlib.closing(sqlite3.connect(address, uri=True, timeout=1.0)) as store:
+        store.execute("PRAGMA schema_version").fetchone()
+
+
 @contextlib.contextmanager
 def creation_lock(uri: str) -> Iterator[None]:
-    """Held by one process at a time while it creates or opens the SQLite store; nothing for a server."""
+    """Held by one process at a time while it creates or opens the SQLite store; nothing for a server.
+
+    Raises TimeoutError where another process has held it for CREATION seconds.
+    """
     store = sqlite_file(uri)
     if store is None:
         yield
         return
     store.parent.mkdir(parents=True, exist_ok=True)
     with store.with_name(store.name + ".lock").open("w", encoding="utf-8") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # given back when the file is closed
+        end = time.monotonic() + CREATION
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the file is closed
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"another process has been opening {store} for {CREATION:.0f} s") from error
+                time.sleep(0.1)
         yield
 
 

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 WRITE_INTERVAL = 1.0  # seconds between two writes of a live run
 FINISH_TIMEOUT = 60.0  # seconds that a finished run waits for its last rows to be stored
+STALL = 10.0  # seconds after which it no longer waits for a store that gets nothing done (locked, unreachable)
 Rows = Iterable[Mapping[str, Any]]
 
 
@@ -52,6 +53,7 @@ class Tracker:
         self._rows: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._result: Mapping[str, Any] | None = None
+        self._mirror: Mirror | None = None
         self._thread = threading.Thread(target=self._work, args=(make_mirror,), name="mlflow", daemon=True)
         self._thread.start()
 
@@ -64,13 +66,18 @@ class Tracker:
         """Store what is left, the outcome (of result.json) and the run's files; wait, but not for ever."""
         self._result = result
         self._closing.set()
-        self._thread.join(FINISH_TIMEOUT)
-        if self._thread.is_alive():
-            log.warning("MLflow did not answer for %.0f s; `pipemare track RUN` mirrors the rest", FINISH_TIMEOUT)
+        began = time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            now = time.monotonic()
+            quiet = now - max(began, 0.0 if self._mirror is None else self._mirror.progress)
+            if now - began > FINISH_TIMEOUT or quiet > STALL:
+                log.warning("MLflow did not answer for %.0f s; `pipemare track RUN` mirrors the rest", quiet)
+                return
 
     def _work(self, make_mirror: Callable[[], Mirror]) -> None:
         try:
-            mirror = make_mirror()
+            self._mirror = mirror = make_mirror()
             mirror.log_backlog()
             while not self._closing.wait(WRITE_INTERVAL):
                 mirror.log_rows(self._take())

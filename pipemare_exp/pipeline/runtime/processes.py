@@ -1,11 +1,10 @@
-"""A rank as a process of its machine: it ends with the one that started it, is watched, and has its messages moved by
-a thread that does not get in the way of computing."""
+"""A rank as a process of its machine: it is watched, and its messages are moved by a thread that does not hold up the
+one that computes. (That it ends with the process that started it is tied.py's.)"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -41,16 +40,6 @@ def keep_freed_memory() -> bool:
         return False
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
     return bool(library.mallopt(trim_threshold, 2**31 - 1)) and bool(library.mallopt(mmap_threshold, 2**30))
-
-
-def watch_for_parent() -> None:
-    """End this process when the one that started it ends, however that happens (Linux)."""
-    parent = os.getppid()
-    library = ctypes.CDLL(None, use_errno=True)
-    if hasattr(library, "prctl"):
-        library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 class Watch:

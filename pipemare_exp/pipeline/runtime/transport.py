@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipemare_exp.pipeline.runtime.inbox import ANSWER, Inbox, Key
+from pipemare_exp.pipeline.runtime.inbox import ANSWER, Asked, Inbox, Key, RankFailure
 from pipemare_exp.pipeline.runtime.messages import (
     LONGER,
     NAMES,
@@ -55,7 +56,7 @@ class Transport:
         self.where = "the start"
         """What this rank is at, in words."""
         self.bytes_sent = 0
-        self._inbox = Inbox(timeout, lambda peer: self.send(peer, Message(Kind.PING)), self._hangs)
+        self._inbox = Inbox(self.rank, timeout, self._ask, self._hangs, self._circle)
         self._closing = False
         self._pending: queue.Queue[tuple[Any, Any] | None] = queue.Queue()
         self._locks = {peer: threading.Lock() for peer in self.peers}
@@ -173,6 +174,9 @@ class Transport:
         """Take in one message; False once the peer has said that it was the last."""
         if message.kind == Kind.PING:
             self.send(peer, Message(Kind.PONG))
+            (through,) = message.tensors or ()
+            assert through is not None
+            self._inbox.asked(tuple((rank, wait) for rank, wait in through.tolist()))
         else:
             self._inbox.put(message, peer)
         return message.kind != Kind.END
@@ -183,11 +187,20 @@ class Transport:
 
     def take(self, key: Key, peer: int) -> Message:
         """The message `key`, which `peer` sends, as soon as it is here; raises as `Inbox.take`."""
-        return self._inbox.take(key, None if peer == self.rank else peer)
+        return self._inbox.take(key, peer)
 
     def check(self) -> None:
         """Raise what has happened to another rank."""
         self._inbox.check()
+
+    def _ask(self, peer: int, asked: Asked) -> None:
+        self.send(peer, Message(Kind.PING, tensors=(torch.tensor(asked),)))
+
+    def _circle(self, ranks: list[int], kind: int) -> str:
+        here = f"{self.name(self.rank)} waits for {NAMES[Kind(kind)]} at {self.where}"
+        if len(ranks) == 1:
+            return f"{here}, which nobody sends"
+        return f"ranks {', '.join(map(str, sorted(ranks)))} wait for each other; {here}"
 
     def _hangs(self, peer: int, kind: int) -> str:
         return (
@@ -220,14 +233,23 @@ class Transport:
         self._reaper.join(within)
 
     def close(self) -> None:
-        """Say that nothing more will come, and wait for every peer to have said so. Raises RankFailure."""
+        """Say that nothing more will come, and wait for every peer to have said so. Raises RankFailure.
+
+        Rank 0 says so first, which may be long after the others are through: it also evaluates. Until then they answer
+        its questions and it answers theirs.
+        """
+        if self.rank:
+            self._inbox.take((Kind.END, 0, 0), 0, after_stop=True)
         for peer in self.peers:
-            self.send(peer, Message(Kind.END))
-        for thread in self._threads:
+            self.send(peer, Message(Kind.END, self.rank))
+        end = time.monotonic() + self.timeout
+        for peer, thread in zip(self.peers, self._threads, strict=True):
             while thread.is_alive():
                 thread.join(0.1)
                 if self._inbox.failure is not None:
                     raise self._inbox.failure
+                if time.monotonic() > end:
+                    raise RankFailure(f"{self.name(peer)} hangs: it has not closed for {self.timeout:g} s")
         self._closing = True
         self._pending.put(None)
         self._reaper.join(self.timeout)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,7 +59,7 @@ def ranks(runs: Path) -> dict[int, int]:
             continue
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if str(runs).encode() not in words or b"torch.distributed.run" in words:
+            if str(runs).encode() not in words or b"pipemare_exp.tied" in words:
                 continue
             variables = dict(v.split(b"=", 1) for v in (folder / "environ").read_bytes().split(b"\0") if b"=" in v)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -89,6 +91,13 @@ def wait_for(what, timeout: float = 600.0) -> None:
 
 def reached(runs: Path, step: int) -> bool:
     return any(int(path.name.removeprefix("step-")) >= step for path in runs.glob("*/checkpoints/step-*"))
+
+
+def may_unshare() -> bool:
+    """Whether this user may make a name space of its own for network and name."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    return subprocess.run(["unshare", "-n", "-u", "true"], capture_output=True, timeout=60).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +198,71 @@ def test_restarted_by_torchrun(emulated: list[dict], tmp_path: Path) -> None:
         assert process.returncode == 0, said + errors
     assert "resumed from step" in said
     assert rows(tmp_path) == emulated
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_all_at_once(tmp_path: Path) -> None:
+    with started(pipemare([*SETTINGS, *RUNTIME, "max_steps=5000"], tmp_path)) as process:
+        wait_for(lambda: reached(tmp_path, 10))
+        # Stopped ranks would not hear of the first one; torchrun would wait for them for half a minute.
+        for rank in ranks(tmp_path).values():
+            os.kill(rank, signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        time.sleep(1.0)
+        assert process.poll() is None
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - began < 5.0
+        assert process.returncode == 130 and "interrupted at once" in errors
+        wait_for(lambda: not processes(tmp_path), timeout=10)
+
+
+@pytest.mark.slow
+def test_a_rank_killed_at_the_start_is_named(tmp_path: Path) -> None:
+    with started(pipemare([*SETTINGS, *RUNTIME], tmp_path)) as process:
+        wait_for(lambda: len(ranks(tmp_path)) == 2)
+        victim = ranks(tmp_path)[1]
+        os.kill(victim, signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert f"torchrun: rank 1 (process {victim}) was killed by SIGKILL" in errors, errors
+    (kept,) = re.findall(r"messages are in (.*)", errors)
+    assert Path(kept).is_file()
+    Path(kept).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_no_rank_outlives_a_command_that_was_killed_while_ranks_import(begun: int, tmp_path: Path) -> None:
+    """SIGKILL when so many ranks have begun, which takes ranks seconds of imports before they train."""
+    with started(pipemare([*SETTINGS, *RUNTIME], tmp_path)) as process:
+        wait_for(lambda: len(ranks(tmp_path)) >= begun and len(processes(tmp_path)) > 1)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not processes(tmp_path), timeout=20)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_unshare(), reason="this user may not make name spaces (unshare -n -u)")
+def test_a_machine_whose_name_does_not_resolve(emulated: list[dict], tmp_path: Path) -> None:
+    script = 'hostname nowhere.invalid; ip link set lo up; exec "$@"'
+    command = ["unshare", "-n", "-u", "bash", "-c", script, "bash", *pipemare([*SETTINGS, *RUNTIME], tmp_path)]
+    done = run(command, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == emulated
+
+
+@pytest.mark.slow
+def test_nothing_is_left_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = subprocess.run(
+        pipemare([*SETTINGS, *RUNTIME, "max_steps=3"], tmp_path / "runs"), capture_output=True, text=True, timeout=400,
+        env={**environment(), "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in temporary.iterdir() if path.name.startswith(("torchelastic", "pipemare"))] == []
 
 
 @pytest.mark.parametrize(

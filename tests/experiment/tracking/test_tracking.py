@@ -227,6 +227,46 @@ def test_rows_wait_while_another_process_writes(home):
     assert found.data.tags["outcome"] == "finished"
 
 
+def test_a_store_that_stays_locked_costs_a_bounded_wait(home, monkeypatch, caplog):
+    runs, uri = home
+    monkeypatch.setattr(tracking, "STALL", 1.0)
+    other = sqlite3.connect(uri.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    tracker = tracking.open(settings(), write_run(runs, outcome="running"))
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        tracker.finish({"outcome": "finished", "step": 20})
+    assert time.monotonic() - began < 4.0
+    assert "MLflow did not answer for 1 s; `pipemare track RUN` mirrors the rest" in caplog.text
+    other.execute("ROLLBACK")
+    tracker._thread.join(60.0)
+
+
+@pytest.mark.parametrize("kind", ["folder", "text"])
+def test_what_is_no_store_is_told_at_once(kind, fresh_home, caplog):
+    runs, uri = fresh_home
+    store = Path(uri.removeprefix("sqlite:///"))
+    store.mkdir() if kind == "folder" else store.write_text("no data base " * 100)
+    with caplog.at_level(logging.WARNING):
+        tracker = tracking.open(settings(), write_run(runs, outcome="running"))
+        tracker._thread.join(5.0)
+        assert not tracker._thread.is_alive()
+        tracker.finish({"outcome": "finished", "step": 20})
+    assert {"folder": "is no file", "text": "file is not a database"}[kind] in caplog.text
+
+
+def test_the_store_is_not_waited_for_while_another_opens_it_for_ever(home, monkeypatch):
+    from pipemare_exp.experiment.tracking import mlflow_mirror
+
+    monkeypatch.setattr(mlflow_mirror, "CREATION", 0.3)
+    with (
+        mlflow_mirror.creation_lock(home[1]),
+        pytest.raises(TimeoutError, match=r"another process has been opening .*mlflow\.db"),
+        mlflow_mirror.creation_lock(home[1]),
+    ):
+        pass
+
+
 def test_locked_store_is_tried_again_and_other_errors_are_not(monkeypatch):
     from pipemare_exp.experiment.tracking import mlflow_mirror
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from pipemare_exp import tied
+
+HERE = __name__.rpartition(".")[0]
+ROOT = Path(__file__).parents[3]
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[2])}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def run_cases(cases: Sequence, ranks: int, folder: Path, timeout: float = 240.0) -> None:
@@ -21,8 +23,8 @@ def run_cases(cases: Sequence, ranks: int, folder: Path, timeout: float = 240.0)
     (folder / "cases.json").write_text(json.dumps([case.as_dict() for case in cases]))
     started = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "runtime_rank.py"), str(rank), str(ranks), str(folder / "store"),
-             str(folder / "cases.json"), str(folder)],
+            tied.command(f"{HERE}.runtime_rank", str(rank), str(ranks), str(folder / "store"),
+                         str(folder / "cases.json"), str(folder)),
             env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(ranks)

@@ -1,6 +1,6 @@
 """One rank of a test's process group: runs cases one after the other and writes what its stages end with.
 
-python runtime_rank.py RANK RANKS STORE CASES.json OUT
+python -m pipemare_exp.tied PARENT tests.pipeline.runtime.runtime_rank RANK RANKS STORE CASES.json OUT
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from pipemare_exp.pipeline.runtime.feed import Feed
-from pipemare_exp.pipeline.runtime.processes import watch_for_parent
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
 from pipemare_exp.pipeline.runtime.training import Hooks, Training
@@ -98,7 +97,6 @@ def resumed(case: Case, out: Path) -> Runtime:
 def main() -> None:
     rank, ranks, store, cases, out = sys.argv[1:]
     torch.set_num_threads(1)
-    watch_for_parent()
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(store, int(ranks)),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from pipemare_exp import tied
 from tests.pipeline.runtime.runtime_groups import HERE, environment
 
 
@@ -16,8 +16,7 @@ def end_of(fault: str, folder: Path, timeout: float) -> tuple[str, float]:
     """(what rank 0 says last, seconds from the start of both processes to its end)."""
     started = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "runtime_fault.py"), str(rank), "2", str(folder / "store"), fault,
-             str(timeout)],
+            tied.command(f"{HERE}.runtime_fault", str(rank), "2", str(folder / "store"), fault, str(timeout)),
             env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)
@@ -52,3 +51,10 @@ def test_a_process_that_answers_nothing_is_given_up_by_its_neighbour(tmp_path: P
     text, _ = end_of("stop", tmp_path, 20.0)
     assert text.startswith("rank 1 (stage 1) hangs: nothing from it for 20 s and no answer for 5 s more; rank 0 (stage")
     assert "waits for gradients at B" in text
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_each_other_end(tmp_path: Path) -> None:
+    text, seconds = end_of("lose", tmp_path, 5.0)
+    assert text.startswith("ranks 0, 1 wait for each other; rank ")
+    assert seconds < 90.0
