@@ -223,9 +223,7 @@ def check_file(uri: str) -> None:
     if store is None or not store.exists():
         return
     if not store.is_file():
-        raise IsADirectoryError(
-            f"{store} is no file, as a SQLite store is; move it away, or give another tracking.uri"
-        )
+        raise IsADirectoryError(f"{store} is no file, as a SQLite store is; move it away, or give another tracking.uri")
     address = f"file:{quote(str(store))}?mode=ro"
     _retry(lambda: _read_version(address))
 
