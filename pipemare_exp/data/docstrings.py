@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pipemare_exp.data.cache import sha256
-from pipemare_exp.data.running_text import RunningText, Source, prepare
+from pipemare_exp.data.running_text import RunningText, Source, prepare, told
 from pipemare_exp.errors import UserError
 
 PACKAGES = {"numpy": "numpy", "scipy": "scipy", "pandas": "pandas", "sklearn": "scikit-learn"}
@@ -39,8 +39,7 @@ def describe() -> RunningText:
 
 
 def _prepare(root: Path) -> str:
-    text = prepare("docstrings", source(root), root)
-    return f"{text.folder} is there: text {text.digest}"
+    return told(prepare("docstrings", source(root), root))
 
 
 def source(root: Path) -> Source:

@@ -6,6 +6,7 @@ pairs, its codes and its tokens are kept in a folder within.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable
@@ -86,6 +87,22 @@ def prepare(name: str, source: Source, root: Path) -> Text:
     if _digest(text.read(split) for split in SPLITS) != text.digest:
         raise UserError(f"{folder} no longer holds the text that was made there; {_again(folder)}")
     return text
+
+
+def bits_without_a_model(text: Text) -> dict[str, float]:
+    """Bits per byte of valid by what needs no model, for a reader of a run's: `unigram`, each byte by how often train
+    has it (one more of each), and `gzip -9` of valid by itself."""
+    train, valid = np.frombuffer(text.read("train"), np.uint8), np.frombuffer(text.read("valid"), np.uint8)
+    counts = np.bincount(train, minlength=256) + 1
+    unigram = float(-np.log2(counts / counts.sum())[valid].mean())
+    return {"unigram": unigram, "gzip": 8 * len(gzip.compress(valid.tobytes(), 9)) / len(valid)}
+
+
+def told(text: Text) -> str:
+    """Where a text is, how long, and what its valid costs without a model: what `pipemare data prepare` prints."""
+    sizes = ", ".join(f"{len(text.read(split)):,} {split}" for split in SPLITS)
+    bits = ", ".join(f"{name} {value:.2f}" for name, value in bits_without_a_model(text).items())
+    return f"{text.folder} is there: {sizes} bytes, text {text.digest}; bits per byte of valid: {bits}"
 
 
 def _again(folder: Path) -> str:

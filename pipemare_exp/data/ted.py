@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipemare_exp.data import bpe, iwslt14
 from pipemare_exp.data.bitext import TARGET
-from pipemare_exp.data.running_text import SPLITS, RunningText, Source, prepare
+from pipemare_exp.data.running_text import SPLITS, RunningText, Source, prepare, told
 from pipemare_exp.data.tokenisers import Tokeniser
 
 
@@ -31,8 +31,7 @@ def describe() -> RunningText:
 
 def _prepare(root: Path) -> str:
     said = iwslt14.prepare(root)
-    text = prepare("ted", source(root), root)
-    return f"{said}\n{text.folder} is there: text {text.digest}"
+    return f"{said}\n{told(prepare('ted', source(root), root))}"
 
 
 def source(root: Path) -> Source:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -140,3 +142,13 @@ def test_ted_is_the_english_side_as_it_is_written(tmp_path):
     assert (source.subset, source.unit) == (2, "sentence")
     with pytest.raises(UserError, match="iwslt14"):
         ted.source(tmp_path / "nowhere")
+
+
+def test_bits_without_a_model(tmp_path):
+    """Of train's 8 a's and 2 b's, one more each and of every other byte: a is 9 of 266, b 3 of 266."""
+    parts = [("train", "aaaaaaaabb"), ("valid", "aab"), ("test", "b")]
+    text = running_text.prepare("made", Source(lambda: iter(parts), {"made": "bits"}), tmp_path)
+    found = running_text.bits_without_a_model(text)
+    assert found["unigram"] == pytest.approx(-(2 * math.log2(9 / 266) + math.log2(3 / 266)) / 3)
+    assert found["gzip"] == pytest.approx(8 * len(gzip.compress(b"aab", 9)) / 3)
+    assert "10 train, 3 valid, 1 test bytes" in running_text.told(text)
