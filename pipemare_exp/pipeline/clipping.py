@@ -14,9 +14,9 @@ def check_clip(clip: Clip) -> None:
         raise UserError(f"clip={clip}: must be None or ('stage' | 'global', a norm above 0)")
 
 
-def check_clip_of_runtime(clip: Clip, stages: int) -> None:
-    """UserError for what no real pipeline of several stages can have."""
-    if clip is not None and clip[0] == "global" and stages > 1:
+def check_clip_of_runtime(over: str, stages: int | None = None) -> None:
+    """UserError where no real pipeline can take a norm `over` that. `stages` None: not known yet, taken for several."""
+    if over == "global" and stages != 1:
         raise UserError(
             "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
             "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"

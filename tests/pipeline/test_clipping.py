@@ -14,6 +14,8 @@ def test_a_wrong_clip_is_refused(clip) -> None:
 
 def test_clipping_by_the_norm_over_all_stages() -> None:
     with pytest.raises(UserError, match="stages update at different moments"):
-        check_clip_of_runtime(("global", 1.0), 2)
-    check_clip_of_runtime(("global", 1.0), 1)
-    check_clip_of_runtime(("stage", 1.0), 4)
+        check_clip_of_runtime("global", 2)
+    with pytest.raises(UserError, match="stages update at different moments"):
+        check_clip_of_runtime("global")
+    check_clip_of_runtime("global", 1)
+    check_clip_of_runtime("stage", 4)

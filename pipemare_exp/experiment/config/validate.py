@@ -10,6 +10,7 @@ from pipemare_exp.experiment.config.schema import (
     OptimizerConfig,
     ScheduleConfig,
 )
+from pipemare_exp.pipeline.clipping import check_clip_of_runtime
 from pipemare_exp.pipeline.method import RECOMPUTATION, RUNTIME, T1, T3
 
 
@@ -72,11 +73,7 @@ def _check_engine(cfg: Config) -> None:
         raise UserError("engine.graphs=on with engine=runtime: only the emulator captures CUDA graphs; leave it out")
     if engine.history == "host":
         raise UserError("engine.history=host with engine=runtime: only the emulator knows it; leave it out")
-    if optimizer.clip == "global":
-        raise UserError(
-            "optimizer.clip=global with engine=runtime: the norm over all stages is needed before any of them may "
-            "update, but stages update at different moments; take optimizer.clip=stage, or engine=emulator"
-        )
+    check_clip_of_runtime(optimizer.clip)
     if cfg.pipeline.split not in (None, 1):
         raise UserError(
             f"pipeline.split={cfg.pipeline.split} with engine=runtime: a stage runs whole pieces of the model, parts "

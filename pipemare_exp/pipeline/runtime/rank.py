@@ -50,7 +50,8 @@ class Runtime:
         feed: Feed,
         hooks: Hooks | None = None,
     ) -> None:
-        check_clip_of_runtime(training.clip, pipeline.stages)
+        if training.clip is not None:
+            check_clip_of_runtime(training.clip[0], pipeline.stages)
         self.columns, self.transport, self.feed, self.rate = columns, transport, feed, training.rate
         self.hooks = hooks or Hooks()
         self.microbatches, self.count = columns.microbatches, columns.stages
