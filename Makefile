@@ -6,6 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 1
+# The campaign's time, its seed and its families (all of them): make campaign HOURS=4 ONLY=kills,files
+HOURS ?= 0.1
+SEED ?= 1
+ONLY ?=
 # Another interpreter: make venv PYTHON=/path/to/python3.12
 PYTHON ?=
 # Further arguments for the demo or for pytest: make test ARGS="tests/pipeline -x"
@@ -14,12 +18,13 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow demo lint types figures lock clean
+.PHONY: help venv test test-slow campaign demo lint types figures lock clean
 
 help:
 	@echo "make venv     the environment in $(VENV), from requirements.lock"
 	@echo "make demo     the ablation on handwritten digits: table and figure (SEEDS=3 repeats it over seeds)"
 	@echo "make test     all tests but the slow ones (ARGS=... for pytest);  make test-slow  those: more ranks, killed ranks"
+	@echo "make campaign  kills, damaged files, full disks, nonsense (HOURS=4 SEED=1 ONLY=kills,files)"
 	@echo "make lint     ruff, its rules and its format;  make types  mypy"
 	@echo "make figures  the paper's figures and tables from the logged runs"
 	@echo "make lock     requirements.lock anew, from pyproject.toml (needs uv)"
@@ -66,6 +71,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(ARGS)
+
+campaign: $(STAMP)
+	$(BIN)/python -m tests.campaign --hours $(HOURS) --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 demo: $(STAMP)
 	$(BIN)/pipemare demo --seeds $(SEEDS) $(ARGS)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 from pipemare_exp import __version__
 from pipemare_exp.errors import UserError, printable, suggest
@@ -121,13 +122,20 @@ def _run(arguments: list[str]) -> int:
     if name not in names:
         raise UserError(f'unknown command "{name}"; there are: {", ".join(names)}{suggest(name, names)}')
     module = _module(name)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"pipemare {name}", description=module.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.add_arguments(parser)
     # `train a=1 --runs DIR b=2`: argparse lets options stand between positionals only when asked to.
     parse = parser.parse_intermixed_args if getattr(module, "INTERMIXED", False) else parser.parse_args
     return module.run(parse(arguments[1:]))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says a wrong argument as every other mistake is said: in a line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 def _module(name: str) -> ModuleType:

@@ -17,6 +17,14 @@ from pipemare_exp.errors import UserError, suggest
 
 T = TypeVar("T")
 
+LARGEST = 2**31 - 1
+"""The largest number that a setting or an option may be where it has no bound of its own."""
+MOST_PARTS = 10_000
+"""The largest number of things that are laid out one by one, such as stages, microbatches and seeds."""
+
+WIDEST = 1000
+"""The widest beam of a search: memory grows with it."""
+
 
 def bounded(default: Any = None, **bounds: float) -> Any:
     """A number with any of `low`, `high` (inclusive), `above`, `below` (exclusive)."""
@@ -84,6 +92,9 @@ def _check_range(value: Any, field: dataclasses.Field, where: str) -> None:
     allowed = rules.get("allowed")
     if allowed and value not in allowed:
         raise UserError(f"{where}={value}; allowed: {', '.join(allowed)}{suggest(str(value), allowed)}")
+    numbers = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, int | float)]
+    if any(abs(item) > LARGEST for item in numbers):
+        raise UserError(f"{where}={str(value)[:40]}: no number may be beyond {LARGEST}{_beside(field)}")
     fits = (
         value >= rules.get("low", value)
         and value <= rules.get("high", value)
@@ -92,6 +103,10 @@ def _check_range(value: Any, field: dataclasses.Field, where: str) -> None:
     )
     if not fits:
         raise UserError(f"{where}={value}: it must be {_range(field)}")
+
+
+def _beside(field: dataclasses.Field) -> str:
+    return f"; this one must be {_range(field)}" if _range(field) else ""
 
 
 def _range(field: dataclasses.Field) -> str:

@@ -75,13 +75,18 @@ class Workload:
         return Emulator(self.model, Pipeline(units, boundaries, len(self.microbatches)), made, self.optimizer)
 
 
+def check(name: str) -> None:
+    """Raises UserError for a model that there is no workload of."""
+    if name not in BATCHES:
+        raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
+
+
 def build(name: str, microbatches: int, batch: int | None = None, width: int | None = None) -> Workload:
     """The workload `name` with its minibatch cut into `microbatches`. Raises UserError for an unknown name.
 
     Inputs are random: only time and memory are looked at, never what is learnt.
     """
-    if name not in BATCHES:
-        raise UserError(f"--model {name}: benchmarks know {', '.join(BATCHES)}{suggest(name, BATCHES)}")
+    check(name)
     batch = batch or BATCHES[name]
     torch.manual_seed(0)
     takes = models.find(name).takes

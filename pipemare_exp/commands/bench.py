@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.arguments import real, whole
+from pipemare_exp.settings import MOST_PARTS
+
 HELP = "measure what emulation costs, and what real pipelines reach"
 
 EXAMPLES = """examples:
@@ -39,12 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", action="append", help="a model (may be repeated); default: all but gpt2, which needs 16 GB"
     )
     parser.add_argument("--method", action="append", help="a method's label (may be repeated); default: gpipe, t1+t2")
-    parser.add_argument("--microbatches", type=int, default=8, help="N (default 8)")
-    parser.add_argument("--batch", type=int, help="examples in a minibatch; default: the model's")
+    parser.add_argument("--microbatches", type=whole(high=MOST_PARTS), default=8, help="N (default 8)")
+    parser.add_argument("--batch", type=whole(), help="examples in a minibatch; default: the model's")
     parser.add_argument(
-        "--pairs", type=int, default=10, help="rounds in which plain PyTorch and every method make a step (default 10)"
+        "--pairs",
+        type=whole(),
+        default=10,
+        help="rounds in which plain PyTorch and every method make a step (default 10)",
     )
-    parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
+    parser.add_argument("--threads", type=whole(high=MOST_PARTS), default=2, help="threads (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument(
         "--out",
@@ -54,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ours = parser.add_argument_group("emulator only")
     ours.add_argument("--scaling", action="store_true", help="vary stages, microbatches and width of a ResNet-50")
-    ours.add_argument("--processes", type=int, default=1, help="fresh processes whose medians are taken (default 1)")
+    ours.add_argument(
+        "--processes",
+        type=whole(high=MOST_PARTS),
+        default=1,
+        help="fresh processes whose medians are taken (default 1)",
+    )
     ours.add_argument("--no-memory", action="store_true", help="leave out the peaks of memory (two steps each)")
     ours.add_argument(
         "--clock",
@@ -64,20 +75,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     only = parser.add_argument_group("runtime only")
     only.add_argument("--only", choices=["sleep", "compute", "memory"], help="one of its three measurements")
-    only.add_argument("--stages", type=int, default=8, help="sleep: stages, each a process (default 8)")
-    only.add_argument("--seconds", type=float, default=0.05, help="sleep: what every operation takes (default 0.05)")
-    only.add_argument("--rounds", type=int, default=3, help="compute: times that all methods take turns (default 3)")
-    only.add_argument("--steps", type=int, default=20, help="compute: steps of each measurement (default 20)")
-    only.add_argument("--ranks", type=int, default=4, help="memory: ranks of one stage each (default 4)")
+    only.add_argument("--stages", type=whole(high=1000), default=8, help="sleep: stages, each a process (default 8)")
+    only.add_argument(
+        "--seconds",
+        type=real(0.0, 1.0, more=True),
+        default=0.05,
+        help="sleep: what every operation takes (default 0.05)",
+    )
+    only.add_argument(
+        "--rounds", type=whole(), default=3, help="compute: times that all methods take turns (default 3)"
+    )
+    only.add_argument("--steps", type=whole(), default=20, help="compute: steps of each measurement (default 20)")
+    only.add_argument("--ranks", type=whole(high=1000), default=4, help="memory: ranks of one stage each (default 4)")
     only.add_argument("--table", type=Path, metavar="FILE", help="measure nothing; print FILE's tables as Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipemare_exp.errors import UserError
-
-    for name in ("microbatches", "pairs", "threads", "processes", "rounds", "steps", "stages", "ranks"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if args.what == "runtime":
         return _runtime(args)
     return _emulator(args)
@@ -93,6 +106,8 @@ def _emulator(args: argparse.Namespace) -> int:
         if method not in workloads.METHODS:
             known = ", ".join(workloads.METHODS)
             raise UserError(f"--method {method}: known are {known}{suggest(method, workloads.METHODS)}")
+    for model in args.model or []:
+        workloads.check(model)
     if args.scaling and (args.model or args.batch or len(wanted) > 1 or args.processes > 1):
         raise UserError("--scaling has its own models and minibatches and takes one --method; leave out the others")
     if args.clock == "cpu" and args.threads != 1:
@@ -152,12 +167,9 @@ def _show_emulator(rows: list[dict[str, Any]], args: argparse.Namespace) -> None
 
 
 def _runtime(args: argparse.Namespace) -> int:
-    from pipemare_exp.bench import runtime
+    from pipemare_exp import models
+    from pipemare_exp.bench import record, runtime, runtime_compute, runtime_memory
     from pipemare_exp.errors import UserError
-
-    if not 0.0 < args.seconds <= 1.0:
-        raise UserError(f"--seconds {args.seconds}: above 0 and at most 1")
-    from pipemare_exp.bench import record, runtime_compute, runtime_memory
 
     if args.table is not None:
         try:
@@ -165,6 +177,9 @@ def _runtime(args: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             raise UserError(f"--table {args.table}: {error}; give a file that --out wrote") from error
         return 0
+    for model in args.model or []:
+        if models.images(model) is None:
+            raise UserError(f"--model {model}: it takes no images, and the ranks are timed with images")
     found: dict[str, list[dict[str, Any]]] = {}
     if args.only in (None, "sleep"):
         found["sleep"] = runtime.latency(args.stages, [1, 4, 16], args.seconds)

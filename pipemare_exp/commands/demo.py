@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from pipemare_exp.analysis import comparison
 from pipemare_exp.analysis.row import from_run
+from pipemare_exp.arguments import whole
 from pipemare_exp.commands import compare, sweep
-from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs.folder import runs_root
 from pipemare_exp.experiment.sweep import fork_server, study_file
 from pipemare_exp.experiment.sweep.study import expand
 from pipemare_exp.experiment.tracking import tracker as tracking
+from pipemare_exp.settings import MOST_PARTS
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.sweep.plan import Planned
@@ -37,8 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pipemare demo`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("--seeds", type=int, default=1, metavar="K", help="seeds 0 to K-1 of every method (default: 1)")
-    parser.add_argument("--jobs", type=int, default=2, metavar="J", help="trainings side by side (default: 2)")
+    parser.add_argument(
+        "--seeds",
+        type=whole(high=MOST_PARTS),
+        default=1,
+        metavar="K",
+        help="seeds 0 to K-1 of every method (default: 1)",
+    )
+    parser.add_argument(
+        "--jobs", type=whole(high=MOST_PARTS), default=2, metavar="J", help="trainings side by side (default: 2)"
+    )
     parser.add_argument("--tasks", nargs="+", default=["digits", "numerals"], metavar="TASK", help="default: both")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting of all runs"
@@ -48,9 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train what is missing, then table, figure, MLflow's address. 1 where a run failed, 128 + signal when stopped."""
-    for name in ("seeds", "jobs"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     launcher = "fork" if fork_server.AVAILABLE else "joblib"
     if launcher == "fork":
         fork_server.begin()  # it imports while the cells are planned here

@@ -6,7 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from pipemare_exp.errors import UserError
+from pipemare_exp.arguments import whole
+from pipemare_exp.settings import WIDEST
 
 HELP = "Score a run's last checkpoint again: the same number as the training logged at that step."
 
@@ -26,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--other-data", action="store_true", help="go on where the data are not those that the run was trained on"
     )
-    parser.add_argument("--beam", type=int, metavar="B", help="translation: width of the test's beam (default: 5)")
+    parser.add_argument(
+        "--beam", type=whole(high=WIDEST), metavar="B", help="translation: width of the test's beam (default: 5)"
+    )
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -40,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
     from pipemare_exp.experiment.evaluate import evaluate
     from pipemare_exp.experiment.runs.folder import open_run
 
-    if args.beam is not None and args.beam < 1:
-        raise UserError(f"--beam {args.beam}; it must be at least 1")
     testing = {"beam": args.beam, "output": Path(args.output) if args.output else None}
     scores = evaluate(
         open_run(args.run, args.runs),

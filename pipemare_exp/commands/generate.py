@@ -7,7 +7,9 @@ import io
 import sys
 from typing import Any
 
+from pipemare_exp.arguments import real, whole
 from pipemare_exp.errors import UserError
+from pipemare_exp.settings import MOST_PARTS
 
 HELP = "Go on writing after a prompt with the last checkpoint of a language modelling run."
 
@@ -16,6 +18,9 @@ EXAMPLES = """examples:
   pipemare generate docstrings-pipemare-demo-s0-1a2b3c4d "Returns" --runs DIR --samples 3 --temperature 0.7 --top-k 20
 """
 
+MOST = 1_000_000
+"""Tokens of a text."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
@@ -23,21 +28,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("run", metavar="RUN", help="a language modelling run's folder, or its name in the folder of runs")
     add("prompt", metavar="PROMPT", help="the text to go on with, at least one character")
     add("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
-    add("--tokens", type=int, default=400, metavar="T", help="tokens to draw (default: 400)")
-    add("--samples", type=int, default=1, metavar="S", help="texts, with the seeds SEED, SEED+1, ... (default: 1)")
-    add("--temperature", type=float, default=0.8, metavar="X", help="0 takes the likeliest token (default: 0.8)")
-    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only (default: all)")
-    add("--seed", type=int, default=0, metavar="SEED", help="of the draws (default: 0)")
+    add("--tokens", type=whole(high=MOST), default=400, metavar="T", help="tokens to draw (default: 400)")
+    add(
+        "--samples",
+        type=whole(high=MOST_PARTS),
+        default=1,
+        metavar="S",
+        help="texts, with the seeds SEED, SEED+1, ... (default: 1)",
+    )
+    add(
+        "--temperature",
+        type=real(0.0, 1000.0),
+        default=0.8,
+        metavar="X",
+        help="0 takes the likeliest token (default: 0.8)",
+    )
+    add("--top-k", type=whole(), metavar="K", help="draw from the K likeliest tokens only (default: all)")
+    add("--seed", type=whole(low=0), default=0, metavar="SEED", help="of the draws (default: 0)")
     add("--other-data", action="store_true", help="go on where the data are not those that the run was trained on")
     add("--checkpoint", choices=("last", "best"), default="last", help="whose weights (default: last)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints prompt and text. Raises UserError for a run that is no language model or has no checkpoint."""
-    for name, lowest in (("tokens", 1), ("samples", 1), ("temperature", 0), ("top_k", 1), ("seed", 0)):
-        value = getattr(args, name)
-        if value is not None and not value >= lowest:
-            raise UserError(f"--{name.replace('_', '-')} {value}; it must be at least {lowest}")
     if not args.prompt:
         raise UserError('the prompt is empty; give at least one character, as in "def "')
     from pipemare_exp.experiment.evaluate import restore

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.arguments import real, whole
 from pipemare_exp.errors import UserError
+from pipemare_exp.settings import LARGEST, MOST_PARTS
 
 HELP = "Check, time and train on a GPU machine without a network; see docs/performance-gpu.md."
 
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument("--task", default="cifar10", help="cifar10 (default), or another image task")
     prepare.add_argument("--method", action="append", help="a method's file (may be repeated); default: five")
     prepare.add_argument("--scale", default="paper", help="a recipe's scale (default: paper)")
-    prepare.add_argument("--seeds", type=int, default=1, help="how many seeds, from 0 (default 1)")
+    prepare.add_argument("--seeds", type=whole(high=MOST_PARTS), default=1, help="how many seeds, from 0 (default 1)")
     prepare.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a further setting")
 
     equality = actions.add_parser("equality", help="the same training on CPU and GPU")
@@ -41,19 +43,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bench = actions.add_parser("bench", help="time a step and an epoch")
     bench.add_argument("--model", default="resnet50")
     bench.add_argument("--method", action="append", help="gpipe, t1+t2, ... (may be repeated); default: these two")
-    bench.add_argument("--size", action="append", type=int, help="images in a microbatch; default: 8 and 16")
+    bench.add_argument("--size", action="append", type=whole(), help="images in a microbatch; default: 8 and 16")
     bench.add_argument("--precision", action="append", help="fp32, tf32, bf16 (may be repeated); default: all")
-    bench.add_argument("--steps", type=int, default=20, help="steps that count (default 20)")
+    bench.add_argument("--steps", type=whole(), default=20, help="steps that count (default 20)")
     bench.add_argument("--cell", help="also time an epoch of this cell, on real data")
-    bench.add_argument("--epoch-steps", type=int, metavar="K", help="time only the first K steps of that epoch")
+    bench.add_argument("--epoch-steps", type=whole(), metavar="K", help="time only the first K steps of that epoch")
     train = actions.add_parser("train", help="train cells for some minutes; again to go on")
     train.add_argument("cells", nargs="+", metavar="CELL", help="files that `prepare` wrote")
     train.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
-    train.add_argument("--minutes", type=float, default=9.0, help="length of the piece (default 9)")
+    train.add_argument(
+        "--minutes", type=real(0.0, LARGEST, more=True), default=9.0, help="length of the piece (default 9)"
+    )
     for action in (bench, train):
         action.add_argument("--data", metavar="DIR", help="folder of prepared data (default: PIPEMARE_DATA)")
     for action in (equality, graphs, bench, train):
-        action.add_argument("--device", default=None, help="cpu: try the script itself where there is no GPU")
+        action.add_argument(
+            "--device", choices=("cpu", "cuda"), help="cpu: try the script itself where there is no GPU"
+        )
         action.add_argument("--out", metavar="FILE", help="write what was found, with machine and versions, as JSON")
 
 
@@ -82,8 +88,6 @@ def run(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace) -> int:
     from pipemare_exp.gpu_check import cells
 
-    if args.seeds < 1:
-        raise UserError(f"--seeds {args.seeds}: must be at least 1")
     methods = args.method or cells.METHODS
     for path in cells.prepare(Path(args.out), args.task, methods, args.scale, range(args.seeds), args.set):
         print(path)
@@ -105,12 +109,18 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace, device: Any) -> int:
+    from pipemare_exp import models
     from pipemare_exp.errors import suggest
     from pipemare_exp.gpu_check import cases, cells, speed
     from pipemare_exp.pipeline.weights import precision
 
     methods, precisions = args.method or ["gpipe", "t1+t2"], args.precision or list(precision.CHOICES)
-    for what, given, known in (("method", methods, cases.METHODS), ("precision", precisions, precision.CHOICES)):
+    fitting = models.taking("images", (3, 32, 32))
+    for what, given, known in (
+        ("model", [args.model], fitting),
+        ("method", methods, cases.METHODS),
+        ("precision", precisions, precision.CHOICES),
+    ):
         for name in given:
             if name not in known:
                 raise UserError(f"--{what} {name}: known are {', '.join(known)}{suggest(name, known)}")

@@ -7,10 +7,12 @@ import json
 from typing import Any
 
 from pipemare_exp import methods, models
+from pipemare_exp.arguments import whole
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
 from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS
+from pipemare_exp.settings import MOST_PARTS
 
 HELP = "delays, versions, utilization, memory and the schedule grid of every method"
 
@@ -27,6 +29,8 @@ stage, summed over the stages. All numbers are the model's, none is measured.
 
 GRID_STAGES = 8
 GRID_SLOTS = 40
+MOST_ACTIONS = 1_000_000
+"""P x N x T: what --steps lays out, action by action."""
 DELAY_ROWS = 24
 """Above this number of stages the table of delays leaves out those in the middle."""
 
@@ -36,27 +40,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("--stages", type=int, metavar="P", help="pipeline stages (default: the model's weight units)")
-    add("--microbatches", type=int, metavar="N", default=8, help="microbatches in a minibatch (default: 8)")
+    add(
+        "--stages", type=whole(high=MOST_PARTS), metavar="P", help="pipeline stages (default: the model's weight units)"
+    )
+    add(
+        "--microbatches",
+        type=whole(high=MOST_PARTS),
+        metavar="N",
+        default=8,
+        help="microbatches in a minibatch (default: 8)",
+    )
     add("--model", metavar="M", help="take P and the stages' sizes from a model, such as resnet50")
     kinds = ("sgd_momentum", "adamw")
     add("--optimizer", choices=kinds, help="its state counts (default: adamw for a Transformer, else sgd_momentum)")
     add("--slots", default="duplex", choices=SLOT_KINDS, help="slots of asynchronous methods")
-    add("--steps", type=int, metavar="T", help="show the versions (and grids) of the first T steps")
+    add(
+        "--steps", type=whole(high=MOST_ACTIONS), metavar="T", help="show the versions (and grids) of the first T steps"
+    )
     add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
-    add("--batch", type=int, default=8, metavar="B", help="examples of a microbatch for --measure (default 8)")
+    add(
+        "--batch",
+        type=whole(high=MOST_PARTS),
+        default=8,
+        metavar="B",
+        help="examples of a microbatch for --measure (default 8)",
+    )
     add("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the plan. UserError for numbers below 1, no P, or more stages than the model has units."""
-    for name in ("stages", "microbatches", "steps", "batch"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}; allowed: whole numbers from 1 on")
+    """Prints the plan. UserError for no P, more stages than the model has units, or too many actions to be shown."""
     if args.measure:
         return _measure(args)
     stages, sizes = _stages(args.stages, args.model)
+    if args.steps is not None and stages * args.microbatches * args.steps > MOST_ACTIONS:
+        raise UserError(
+            f"--steps {args.steps} with P = {stages} and N = {args.microbatches}: P x N x T may be at most "
+            f"{MOST_ACTIONS}; take at most --steps {MOST_ACTIONS // (stages * args.microbatches)}"
+        )
     optimizer = args.optimizer or _usual_optimizer(args.model)
     plan = make_plan(stages, args.microbatches, optimizer, args.slots, args.steps, sizes)
     if args.json:

@@ -6,18 +6,21 @@ import argparse
 import json
 import os
 import shlex
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipemare_exp.arguments import whole
 from pipemare_exp.data import TASKS
 from pipemare_exp.errors import UserError, suggest
 from pipemare_exp.experiment.config.schema import SCALES
 from pipemare_exp.experiment.runs.folder import runs_root
 from pipemare_exp.experiment.sweep import fork_server, study_file
 from pipemare_exp.experiment.sweep.study import Cell, Study, expand
+from pipemare_exp.settings import MOST_PARTS
 
 if TYPE_CHECKING:
     from pipemare_exp.experiment.sweep.plan import Planned
@@ -132,14 +135,10 @@ def _cells(
 def _seeds(text: str) -> list[int]:
     try:
         if text.startswith("["):
-            seeds = [int(part) for part in text.strip("[]").split(",")]
-        else:
-            seeds = list(range(int(text)))
-    except ValueError:
-        seeds = []
-    if not seeds or min(seeds) < 0:
-        raise UserError(f"seeds={text}: a number of seeds, such as 3, or a list of them, such as [3,4]")
-    return seeds
+            return [whole(low=0)(part) for part in text.strip("[]").split(",")]
+        return list(range(whole(high=MOST_PARTS)(text)))
+    except ArgumentTypeError as error:
+        raise UserError(f"seeds={error}; write a number of seeds, such as 3, or a list, such as [3,4]") from None
 
 
 def _launcher(own: dict[str, str]) -> tuple[str, int, dict[str, str]]:
@@ -148,8 +147,10 @@ def _launcher(own: dict[str, str]) -> tuple[str, int, dict[str, str]]:
     options = {key.removeprefix("launcher."): value for key, value in own.items() if key.startswith("launcher.")}
     launcher = own.get("launcher", side_by_side[0] if "jobs" in own else "basic")
     jobs = own.get("jobs", options.get("n_jobs"))
-    if jobs is not None and not (jobs.isdigit() and int(jobs) > 0):
-        raise UserError(f"jobs={jobs}: a number of trainings side by side, at least 1")
+    try:
+        whole(high=MOST_PARTS)("1" if jobs is None else jobs)
+    except ArgumentTypeError as error:
+        raise UserError(f"jobs={error}: it is the number of trainings side by side") from None
     if jobs is not None and launcher not in side_by_side:
         have = " and ".join(side_by_side)
         raise UserError(f"jobs={jobs} with launcher={launcher}: only {have} have it; leave out one of the two")

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.arguments import whole
 from pipemare_exp.errors import UserError
+from pipemare_exp.settings import MOST_PARTS
 
 HELP = "Show a real pipeline's measured utilization, and draw its timeline beside the schedule's own."
 
@@ -24,8 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder, or its name in the folder of runs")
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
     parser.add_argument("--figure", metavar="FILE", help="draw the timeline into FILE (png, pdf, svg)")
-    parser.add_argument("--from-step", type=int, metavar="T", help="first step in the figure (default: near the end)")
-    parser.add_argument("--steps", type=int, default=3, metavar="K", help="steps in the figure (default 3)")
+    parser.add_argument(
+        "--from-step", type=whole(low=0), metavar="T", help="first step in the figure (default: near the end)"
+    )
+    parser.add_argument(
+        "--steps", type=whole(high=MOST_PARTS), default=3, metavar="K", help="steps in the figure (default 3)"
+    )
     parser.add_argument("--json", action="store_true", help="print RUN/runtime.json")
 
 
@@ -36,8 +42,6 @@ def run(args: argparse.Namespace) -> int:
     path = run.path / "runtime.json"
     if not path.is_file():
         raise UserError(f"{run.path} has no runtime.json: it did not run with engine=runtime, or is not through yet")
-    if args.steps < 1:
-        raise UserError(f"--steps {args.steps}; at least 1")
     measured = json.loads(path.read_text(encoding="utf-8"))
     if args.json:
         print(json.dumps(measured, indent=2))

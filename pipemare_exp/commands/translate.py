@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, TextIO
 
+from pipemare_exp.arguments import whole
 from pipemare_exp.errors import UserError
+from pipemare_exp.settings import WIDEST
 
 HELP = "Translate lines from standard input with a run's last checkpoint, one line out for each line in."
 
@@ -26,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("run", metavar="RUN", help="a translation run's folder, or its name in the folder of runs")
     parser.add_argument("--runs", metavar="DIR", help="folder of runs (default: PIPEMARE_RUNS, else results/runs)")
-    parser.add_argument("--beam", type=int, default=5, metavar="B", help="width of the beam search (default: 5)")
+    parser.add_argument(
+        "--beam", type=whole(high=WIDEST), default=5, metavar="B", help="width of the beam search (default: 5)"
+    )
     parser.add_argument(
         "--other-data", action="store_true", help="go on where the data are not those that the run was trained on"
     )
@@ -39,8 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises UserError for a run that is no translation or has no checkpoint."""
-    if args.beam < 1:
-        raise UserError(f"--beam {args.beam}; it must be at least 1")
     from pipemare_exp.experiment.evaluate import restore
     from pipemare_exp.experiment.runs.folder import open_run
 

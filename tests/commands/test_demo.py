@@ -32,8 +32,8 @@ def test_the_demo_is_ten_runs_and_more_seeds_are_more() -> None:
 
 def test_wrong_arguments_are_told(tmp_path: Path, capsys) -> None:
     for arguments, told in {
-        ("--seeds", "0"): "--seeds 0: must be at least 1",
-        ("--jobs", "0"): "--jobs 0: must be at least 1",
+        ("--seeds", "0"): "argument --seeds: 0: it must be a whole number from 1 to 10000",
+        ("--jobs", "0"): "argument --jobs: 0: it must be a whole number from 1",
         ("--tasks", "digit"): 'it has digits, numerals there; did you mean "digits"',
         ("--set", "epoch=1"): 'did you mean "epochs"',
     }.items():

@@ -113,9 +113,6 @@ def test_large_plans_leave_out_the_middle_and_the_grids(call):
     ("line", "words"),
     [
         ("--microbatches 8", "neither --stages nor --model"),
-        ("--stages 0 --microbatches 8", "--stages 0; allowed"),
-        ("--stages 4 --microbatches -1", "--microbatches -1; allowed"),
-        ("--stages 4 --microbatches 2 --steps 0", "--steps 0; allowed"),
         (
             "--model digits_resnet --stages 5000 --microbatches 2",
             "--stages 5000, but digits_resnet has [0-9]+ ",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,11 @@ class Sweep:
         unknown = [key for key in options if key != "n_jobs"]
         if launcher == fork_launcher.NAME and unknown:
             raise UserError(f"launcher=fork has no setting {unknown[0]}; it has n_jobs")
+        for key in options:
+            if not re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)*", key, re.ASCII):  # also what Hydra takes for its own: _target_
+                raise UserError(
+                    f"launcher.{key}: it is no setting of a launcher; those of {launcher} are in its manual"
+                )
         self.planned, self.root, self.launcher, self.options = planned, root, launcher, dict(options)
         self.folder = root / ".sweep"
         self.stop_file = self.folder / f"stop-{os.getpid()}"

@@ -54,8 +54,8 @@ def test_translate_gives_a_line_for_a_line(run, capsys, monkeypatch, average):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["translate", "RUN", "--beam", "0"], "--beam 0"),
-        (["eval", "RUN", "--beam", "0"], "--beam 0"),
+        (["translate", "RUN", "--beam", "0"], "--beam: 0: it must be a whole number from 1"),
+        (["eval", "RUN", "--beam", "0"], "--beam: 0: it must be a whole number from 1"),
         (["translate", "nowhere"], "nowhere"),
         (["train", "task=numerals", "method=gpipe", "model=resnet20"], "model.name=resnet20"),
         (["train", "task=numerals", "method=gpipe", "data.pairs=5", "tracking=none"], "data.pairs=5"),
