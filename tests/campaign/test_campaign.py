@@ -13,7 +13,16 @@ from tests.campaign import families
 from tests.campaign.attempt import BAD, judge, source
 from tests.campaign.processes import Done, run, start
 
-SLICE = {"commands": 60, "files": 12, "hostile": 12, "storage": 2, "kills": 2, "environment": 2, "concurrency": 1, "runtime": 1}
+SLICE = {
+    "commands": 60,
+    "files": 12,
+    "hostile": 12,
+    "storage": 2,
+    "kills": 2,
+    "environment": 2,
+    "concurrency": 1,
+    "runtime": 1,
+}
 
 SLOW = pytest.mark.slow  # it waits for processes that import torch
 
