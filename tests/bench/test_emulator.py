@@ -94,3 +94,18 @@ def test_medians_over_fresh_processes():
         assert row["ratio_median"] == statistics.median(row["ratio_medians"])
         assert (row["ratio_min"], row["ratio_max"]) == (min(row["ratio_medians"]), max(row["ratio_medians"]))
     assert found[0]["ratio_medians"] == [1.0, 1.0] and found[1]["seconds"] > 0
+
+
+def test_a_language_model_is_a_workload(monkeypatch):
+    """GPT-2's workload with a small model in its place: gpipe's emulated steps are the plain ones, bit for bit."""
+    monkeypatch.setitem(workloads.BATCHES, "gpt_tiny", 512)
+    plain, emulated = (workloads.build("gpt_tiny", 2) for _ in range(2))
+    assert [tuple(part.shape) for part in plain.microbatches] == [(2, 129), (2, 129)]
+    step, fast = plain.plain_step(), emulated.emulated("gpipe")
+    assert fast.pipeline.stages == 22
+    for _ in range(2):
+        step()
+        fast.step(emulated.microbatches, emulated.loss, 0.01)
+    for (name, a), b in zip(plain.model.named_parameters(), emulated.model.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert {"gpt2"} == set(workloads.BATCHES) - set(workloads.SMALL) - {"gpt_tiny"}
