@@ -27,10 +27,11 @@ from pipemare_exp.pipeline.model.units import Piece, pieces, weight_units
 from pipemare_exp.pipeline.runtime.feed import Feed
 from pipemare_exp.pipeline.runtime.processes import keep_freed_memory, let_compute_first
 from pipemare_exp.pipeline.runtime.rank import Runtime
-from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
+from pipemare_exp.pipeline.runtime.routes import columns_of
 from pipemare_exp.pipeline.runtime.timeline import aligned, utilization, windows
 from pipemare_exp.pipeline.runtime.training import Training
 from pipemare_exp.pipeline.runtime.transport import Transport
+from pipemare_exp.pipeline.schedule.ranks import ranks_of
 from pipemare_exp.pipeline.schedule.versions import history_depth, slot_delays
 from pipemare_exp.pipeline.shape import Pipeline
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipemare_exp import methods, models
 from pipemare_exp.arguments import whole
+from pipemare_exp.commands import plan_ranks
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
@@ -22,6 +23,7 @@ examples:
   pipemare plan --model resnet50 --microbatches 32         one stage per weight unit: 107
   pipemare plan --model resnet50 --stages 16 --microbatches 8 --optimizer adamw --json
   pipemare plan --model digits_resnet --stages 4 --microbatches 8 --measure    boundaries for engine=runtime
+  pipemare plan --model resnet50 --stages 16 --ranks 16 --per-node 8     what each rank of engine=runtime holds
 
 Memory is in multiples of W, the size of the weights; activations in microbatches at one
 stage, summed over the stages. All numbers are the model's, none is measured.
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B",
         help="examples of a microbatch for --measure (default 8)",
     )
+    plan_ranks.add_arguments(parser)
     add("--json", action="store_true", help="print JSON and nothing else")
 
 
@@ -79,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
             f"{MOST_ACTIONS}; take at most --steps {MOST_ACTIONS // (stages * args.microbatches)}"
         )
     optimizer = args.optimizer or _usual_optimizer(args.model)
+    if args.ranks is not None:
+        return plan_ranks.run(args, stages, sizes, optimizer)
     plan = make_plan(stages, args.microbatches, optimizer, args.slots, args.steps, sizes)
     if args.json:
         print(json.dumps(plan))

@@ -1,5 +1,7 @@
 """SIGKILL to the processes of a runtime run, at random moments from its first to its last.
 
+Half of the moments are drawn over the time of an undisturbed run, most of which may be imports, and half over its steps.
+
     python -m tests.campaign.runtime_kills --seed 0 --moments 20
 
 Whatever is killed (the command, torchrun, a rank, or all of them at once), nothing of the run may be left a minute
@@ -33,9 +35,9 @@ import torch
 MINUTE = 60.0
 BOUND = 600.0
 VICTIMS = ("command", "torchrun", "rank", "all")
-RANKS = 2
+RANKS, STEPS = 2, 120
 SETTINGS = (
-    "task=digits", "method=pipemare", "tracking=none", "pipeline.stages=4", "pipeline.microbatches=2", "max_steps=40",
+    "task=digits", "method=pipemare", "tracking=none", "pipeline.stages=4", "pipeline.microbatches=2", f"max_steps={STEPS}",
     "method.sync_warmup.epochs=null", "method.sync_warmup.steps=8", "threads=1", "checkpoint.every_steps=5",
     "engine=runtime", f"engine.ranks={RANKS}",
 )  # fmt: skip
@@ -56,9 +58,9 @@ class Kill:
 
     victim: str
     moment: float
-    """Seconds from the start of the command; above its length where the run was through before."""
+    """Seconds from the start of the command."""
     steps: int
-    """The last row's step at that moment; 0 before the first."""
+    """The last checkpoint's step at that moment; 0 before the first."""
     gone_after: float | None
     """Seconds until no process was left; None: some were after MINUTE."""
     equal: bool = False
@@ -82,7 +84,7 @@ def chain(random: Random, reference: Reference, folder: Path, kills: int) -> lis
     """Kill a run in `folder` so many times, then let it through and compare it."""
     done: list[Kill] = []
     for _ in range(kills):
-        done.append(_kill(random.choice(VICTIMS), random.random() * reference.seconds, folder, random))
+        done.append(_kill(random, reference, folder))
         if done[-1].gone_after is None:
             _end(folder)  # they would go on with the run that is compared
     code, said = _through(folder)
@@ -91,12 +93,22 @@ def chain(random: Random, reference: Reference, folder: Path, kills: int) -> lis
     return [Kill(one.victim, one.moment, one.steps, one.gone_after, equal, last or one.said) for one in done]
 
 
-def _kill(victim: str, moment: float, folder: Path, random: Random) -> Kill:
-    """Start the command and kill `victim` after `moment` seconds, or as soon as there is one."""
+def _kill(random: Random, reference: Reference, folder: Path) -> Kill:
+    """Start the command and kill a victim at a moment, both drawn, or as soon as there is such a victim."""
+    victim, by_step, where = random.choice(VICTIMS), random.random() < 0.5, random.random()
     process = _start(folder)
-    _wait(lambda: process.poll() is not None, moment)
-    _wait(lambda: process.poll() is not None or bool(_victims(victim, folder)), BOUND)
-    steps = max((json.loads(row).get("step", 0) for row in _rows(folder)), default=0)
+    began = time.monotonic()
+
+    def ended() -> bool:
+        return process.poll() is not None
+
+    if by_step:
+        _wait(lambda: ended() or _step(folder) >= where * STEPS, BOUND)
+        _wait(ended, random.random())
+    else:
+        _wait(ended, where * reference.seconds)
+    _wait(lambda: ended() or bool(_victims(victim, folder)), BOUND)
+    moment, steps = time.monotonic() - began, _step(folder)
     found = _victims(victim, folder)
     if victim == "rank" and found:
         found = [random.choice(found)]
@@ -112,6 +124,11 @@ def _kill(victim: str, moment: float, folder: Path, random: Random) -> Kill:
     if gone:
         process.communicate(timeout=MINUTE)
     return Kill(victim, moment, steps, seconds if gone else None, said=said)
+
+
+def _step(folder: Path) -> int:
+    """How far the ranks' checkpoints have come; 0 before the first."""
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("*/checkpoints/step-*")), default=0)
 
 
 def _start(folder: Path) -> subprocess.Popen[str]:

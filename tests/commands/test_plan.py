@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from pipemare_exp import models
 from pipemare_exp.commands import plan
 from pipemare_exp.errors import UserError
 
@@ -123,3 +124,19 @@ def test_large_plans_leave_out_the_middle_and_the_grids(call):
 def test_wrong_arguments(call, line, words):
     with pytest.raises(UserError, match=words):
         call(line)
+
+
+def test_ranks_say_what_each_holds_and_how_to_start_them(call):
+    text = call("--model resnet50 --stages 16 --ranks 8 --per-node 4")
+    assert "8 ranks on 2 nodes of up to 4" in text
+    assert "torchrun --nnodes 2 --nproc-per-node 4" in text
+    found = json.loads(call("--model resnet50 --stages 16 --ranks 8 --per-node 4 --json"))
+    assert [rank["node"] for rank in found["ranks"]] == [0] * 4 + [1] * 4
+    assert sum(rank["weights"] for rank in found["ranks"]) == sum(models.unit_sizes("resnet50"))
+    assert "engine.ranks=4" in call("--stages 4 --ranks 4 --per-node 4")
+    assert "the same number on each" in call("--stages 4 --ranks 3 --per-node 2")
+
+
+def test_more_ranks_than_stages_are_refused(call):
+    with pytest.raises(UserError, match="engine.ranks=5 with 4 stages"):
+        call("--stages 4 --ranks 5")

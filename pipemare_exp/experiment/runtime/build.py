@@ -17,10 +17,11 @@ from pipemare_exp.experiment.training.loop import evaluation_due
 from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.runtime.feed import Feed
 from pipemare_exp.pipeline.runtime.rank import Runtime
-from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
+from pipemare_exp.pipeline.runtime.routes import columns_of
 from pipemare_exp.pipeline.runtime.training import Hooks, Training
 from pipemare_exp.pipeline.runtime.transport import Transport
 from pipemare_exp.pipeline.schedule.columns import Columns
+from pipemare_exp.pipeline.schedule.ranks import ranks_of
 
 TIMEOUT = 50.0
 """Seconds that an action may take, and a rank may be silent, where `engine.timeout` is not set."""

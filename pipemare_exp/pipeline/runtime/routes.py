@@ -1,4 +1,4 @@
-"""Who sends what to whom: which stages a rank holds, and which message each action takes in and sends."""
+"""Who sends what to whom: which message each action takes in and sends."""
 
 from __future__ import annotations
 
@@ -33,15 +33,6 @@ def columns_of(
             f"engine.flush={flush} with method {method.label}: it orders the minibatches of a synchronous method"
         )
     return Columns(stages, microbatches, steps, slots, method.warmup_steps, segment)
-
-
-def ranks_of(stages: int, ranks: int) -> list[range]:
-    """The stages of each rank: contiguous, in numbers that differ by at most one. UserError for more ranks."""
-    if not 1 <= ranks <= stages:
-        raise UserError(
-            f"engine.ranks={ranks} with {stages} stages: a rank holds at least one stage; take 1 to {stages} ranks"
-        )
-    return [range(r * stages // ranks, (r + 1) * stages // ranks) for r in range(ranks)]
 
 
 def takes_from(stage: int, action: Action, stages: int, segment: int | None) -> tuple[int, Op, int] | None:

@@ -15,9 +15,10 @@ import torch.distributed as dist
 
 from pipemare_exp.pipeline.runtime.feed import Feed
 from pipemare_exp.pipeline.runtime.rank import Runtime
-from pipemare_exp.pipeline.runtime.routes import columns_of, ranks_of
+from pipemare_exp.pipeline.runtime.routes import columns_of
 from pipemare_exp.pipeline.runtime.training import Hooks, Training
 from pipemare_exp.pipeline.runtime.transport import Transport
+from pipemare_exp.pipeline.schedule.ranks import ranks_of
 from pipemare_exp.pipeline.shape import Pipeline
 from tests.pipeline.runtime.runtime_cases import Case, Workload
 

@@ -9,9 +9,10 @@ import pytest
 from pipemare_exp import methods
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.method import Method
-from pipemare_exp.pipeline.runtime.routes import check_messages, columns_of, ranks_of, takes_from
+from pipemare_exp.pipeline.runtime.routes import check_messages, columns_of, takes_from
 from pipemare_exp.pipeline.schedule.actions import Action, Op
 from pipemare_exp.pipeline.schedule.columns import Columns
+from pipemare_exp.pipeline.schedule.ranks import ranks_of
 from tests.pipeline.schedule.test_columns import random_columns
 
 
