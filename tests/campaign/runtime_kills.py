@@ -1,6 +1,6 @@
 """SIGKILL to the processes of a runtime run, at random moments from its first to its last.
 
-Half of the moments are drawn over the time of an undisturbed run, most of which may be imports, and half over its steps.
+Half of the moments are drawn over the time of an undisturbed run, of which imports take much, and half over its steps.
 
     python -m tests.campaign.runtime_kills --seed 0 --moments 20
 
@@ -10,7 +10,7 @@ later, and the same command must go on to the very rows and weights of a run tha
 For a campaign: `reference = undisturbed(folder)` once, then `chain(random, reference, folder, kills)` as often as there
 is time, each in an empty folder with its own `random.Random`. A chain kills one run `kills` times, with a fresh start
 after each, then lets it through; it returns a `Kill` for each, of which `good` says whether all was as it must be. All
-waits have an end: MINUTE for what must be gone, BOUND for a run.
+waits have an end: MINUTE for what must be gone, BOUND for a run. Runs end with the process that calls this.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from typing import Any
 
 import torch
 
+from pipemare_exp import tied
+
 MINUTE = 60.0
 BOUND = 600.0
 VICTIMS = ("command", "torchrun", "rank", "all")
 RANKS, STEPS = 2, 120
 SETTINGS = (
-    "task=digits", "method=pipemare", "tracking=none", "pipeline.stages=4", "pipeline.microbatches=2", f"max_steps={STEPS}",
-    "method.sync_warmup.epochs=null", "method.sync_warmup.steps=8", "threads=1", "checkpoint.every_steps=5",
-    "engine=runtime", f"engine.ranks={RANKS}",
+    "task=digits", "method=pipemare", "tracking=none", "pipeline.stages=4", "pipeline.microbatches=2",
+    f"max_steps={STEPS}", "method.sync_warmup.epochs=null", "method.sync_warmup.steps=8", "threads=1",
+    "checkpoint.every_steps=5", "engine=runtime", f"engine.ranks={RANKS}",
 )  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def _step(folder: Path) -> int:
 
 def _start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pipemare_exp", "train", *SETTINGS, "--runs", str(folder)],
+        tied.command("pipemare_exp", "train", *SETTINGS, "--runs", str(folder)),
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip

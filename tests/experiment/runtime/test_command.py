@@ -190,6 +190,23 @@ def test_torchrun_itself(emulated: list[dict], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(emulated: list[dict], tmp_path: Path) -> None:
+    """Four ranks, stopped in the middle; two go on, stopped again; three bring it to its end."""
+    for count, step in ((4, 10), (2, 25)):
+        with started(pipemare([*SETTINGS, "engine=runtime", f"engine.ranks={count}"], tmp_path)) as process:
+            wait_for(lambda step=step: reached(tmp_path, step) or process.poll() is not None)
+            process.send_signal(signal.SIGTERM)
+            said, errors = process.communicate(timeout=300)
+        assert process.returncode == 128 + signal.SIGTERM, said + errors
+    done = run(pipemare([*SETTINGS, "engine=runtime", "engine.ranks=3"], tmp_path))
+    assert done.returncode == 0, done.stderr
+    (meta,) = tmp_path.glob("*/meta.json")
+    resumed = [session["resumed_from"] for session in json.loads(meta.read_text())["sessions"]]
+    assert len(resumed) == 3 and 10 <= resumed[1] < resumed[2] < 50
+    assert rows(tmp_path) == emulated
+
+
+@pytest.mark.slow
 def test_restarted_by_torchrun(emulated: list[dict], tmp_path: Path) -> None:
     with started(pipemare([*SETTINGS, *RUNTIME, "engine.max_restarts=1"], tmp_path)) as process:
         wait_for(lambda: reached(tmp_path, 20))
