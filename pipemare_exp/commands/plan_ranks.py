@@ -21,7 +21,9 @@ BYTES = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the plan over ranks."""
-    parser.add_argument("--ranks", type=whole(high=MOST), metavar="R", help="show what each of R ranks of engine=runtime holds")
+    parser.add_argument(
+        "--ranks", type=whole(high=MOST), metavar="R", help="show what each of R ranks of engine=runtime holds"
+    )
     text = "ranks that one node takes (default: the cores that this machine gives us)"
     parser.add_argument("--per-node", type=whole(high=MOST), metavar="K", help=text)
 
