@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From the lowest layer up. A module may import its own layer and those below; a name stands for all below it too.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("arguments", "errors", "environment", "leftovers", "paths", "seeding", "settings", "metrics", "tied"),
+    ("arguments", "disk", "errors", "environment", "leftovers", "paths", "seeding", "settings", "metrics", "tied"),
     ("pipeline",),
     ("methods", "models", "data", "optimizers"),
     ("tasks", "theory"),

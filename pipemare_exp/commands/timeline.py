@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +39,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pipemare_exp.experiment.runs.folder import open_run
+    from pipemare_exp.experiment.runs.reading import check_object, read_json
 
     run = open_run(args.run, args.runs)
     path = run.path / "runtime.json"
-    if not path.is_file():
+    measured = read_json(path, check_object)
+    if measured is None:
         raise UserError(f"{run.path} has no runtime.json: it did not run with engine=runtime, or is not through yet")
-    measured = json.loads(path.read_text(encoding="utf-8"))
     if args.json:
         print(json.dumps(measured, indent=2))
     else:
-        _show(measured)
+        with _as_written(path):
+            _show(measured)
     if args.figure:
         from pipemare_exp.experiment.runtime.figure import draw
 
-        trace = json.loads((run.path / "trace.json").read_text(encoding="utf-8"))
-        draw(trace, run.config, Path(args.figure), args.from_step, args.steps)
+        path = run.path / "trace.json"
+        trace = read_json(path, check_object)
+        if trace is None:
+            raise UserError(f"{path} is not there, and the figure is drawn from it; train the run again")
+        with _as_written(path):
+            draw(trace, run.config, Path(args.figure), args.from_step, args.steps)
         if not args.json:
             print(f"figure: {args.figure}")
     return 0
+
+
+@contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """Within, `path`'s contents are used as a training writes them; Damaged where they are something else."""
+    from pipemare_exp.experiment.runs.reading import Damaged
+
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        raise Damaged(path, f"it is not what a training writes ({type(error).__name__}: {error})") from error
 
 
 def _show(measured: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from pipemare_exp.disk import sync
 from pipemare_exp.environment import DATA
 from pipemare_exp.errors import UserError
 from pipemare_exp.leftovers import hold, remove_left_over, work_folder
@@ -101,7 +102,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
         with os.fdopen(handle, mode, encoding=encoding) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 would hide shared data from other users

@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 
 import torch
 
+from pipemare_exp.disk import open_regular, sync_folder
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs.reading import Damaged
-from pipemare_exp.experiment.runs.writing import replace, sync_folder, write_beside
+from pipemare_exp.experiment.runs.writing import replace, write_beside
 
 State = dict[str, Any]
 
@@ -174,7 +175,7 @@ def check(path: Path) -> None:
     """Raises Damaged unless `path` is there with the digest of its own bytes at its end."""
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             left = os.fstat(file.fileno()).st_size - _DIGITS
             while left > 0 and (block := file.read(min(_BLOCK, left))):
                 digest.update(block)

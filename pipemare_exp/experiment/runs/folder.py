@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.disk import unwaiting
 from pipemare_exp.environment import RUNS
 from pipemare_exp.errors import UserError, printable
 from pipemare_exp.experiment.runs import lock, reading, rows
@@ -117,7 +118,7 @@ class Run:
         """Make the folder; UserError where that cannot be done."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with open(self.path / "lock", "ab"):
+            with open(self.path / "lock", "ab", opener=unwaiting):
                 pass
         except OSError as error:
             raise UserError(

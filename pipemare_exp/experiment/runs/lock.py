@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipemare_exp.disk import unwaiting
+
 log = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -22,7 +24,7 @@ def held(path: Path) -> Iterator[bool]:
 
     Where the file system has no locks this is said, and taken as held: the run is trained without that guard.
     """
-    with open(path, "ab") as file:
+    with open(path, "ab", opener=unwaiting) as file:
         for _ in range(10):  # a reader's `is_held` holds the lock for a moment
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +49,7 @@ def held(path: Path) -> Iterator[bool]:
 def is_held(path: Path) -> bool:
     """Whether some process holds the lock now; False where there are no locks."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=unwaiting) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.disk import open_regular
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.config import yaml_text
 
@@ -29,7 +30,8 @@ class Damaged(UserError):
 def read_text(path: Path) -> str | None:
     """The text of `path`, None where it is not there. Raises Damaged for an empty one or one that is not UTF-8."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:

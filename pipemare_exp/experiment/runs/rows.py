@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pipemare_exp.disk import open_regular, sync
 from pipemare_exp.experiment.runs.reading import Damaged
 from pipemare_exp.experiment.runs.writing import finite_json, replace
 
@@ -33,7 +33,7 @@ def mark(path: Path) -> dict[str, Any]:
     Waits until the disk has them: the checkpoint relies on them.
     """
     with open(path, "a", encoding="utf-8") as file:
-        os.fsync(file.fileno())
+        sync(file.fileno())
     return _mark(list(_lines(path)))
 
 
@@ -58,7 +58,7 @@ def _mark(lines: list[bytes]) -> dict[str, Any]:
 def _lines(path: Path) -> Iterator[bytes]:
     """The whole lines: what follows the last newline was torn by a kill."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             yield from (line for line in file if line.endswith(b"\n"))
     except (FileNotFoundError, NotADirectoryError):
         return

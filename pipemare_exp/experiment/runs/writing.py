@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pipemare_exp.disk import sync, sync_folder
+
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 
 
@@ -28,15 +30,6 @@ def finite_json(value: Any) -> Any:
     return value
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the renames done in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_beside(path: Path, write: Callable[[BinaryIO], None], durable: bool = True) -> Path:
     """Have `write` fill a new file beside `path`, which `os.replace` can put in its place. Removed if that fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -45,7 +38,7 @@ def write_beside(path: Path, write: Callable[[BinaryIO], None], durable: bool = 
             write(file)
             file.flush()
             if durable:
-                os.fsync(file.fileno())
+                sync(file.fileno())
     except BaseException:
         temporary.unlink(missing_ok=True)  # what is left of it on a full disk would keep the disk full
         raise

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
+from pipemare_exp.disk import unwaiting
 from pipemare_exp.experiment.runs.credentials import hide
 
 NAME = "train.log"
@@ -38,6 +40,9 @@ class RunLog(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the file cannot even be opened
             super().emit(record)
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=unwaiting)
 
     def format(self, record: logging.LogRecord) -> str:
         return hide(super().format(record))
