@@ -11,6 +11,7 @@ from paper_figures.runs import select
 from paper_figures.runs.axes_of_studies import AXES
 from paper_figures.runs.groups import best_by_seed, mean_best, metric_of
 from paper_figures.runs.sensitivity import missing
+from pipemare_exp.analysis import data_of_runs
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.analysis.statistics import paired_difference, shown, verdict
 
@@ -67,6 +68,9 @@ def draw(runs: Sequence[RunRow], task: str, out_stem: Path, axis: str) -> list[P
         }
         for one in table
     ]
-    notes = [f"Scale {rows[0].scale}; best {metric.named}; 95 % intervals over seeds (Student's t)."]
+    notes = [
+        f"Scale {rows[0].scale}; best {metric.named}; 95 % intervals over seeds (Student's t).",
+        *data_of_runs.note(rows),
+    ]
     numbers_in_full = select.labelled(rows, table)
     return tables.save(out_stem, f"Hogwild!-style training, {task}", COLUMNS, lines, notes, numbers_in_full)

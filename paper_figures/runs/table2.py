@@ -12,7 +12,7 @@ from paper_figures.runs import select
 from paper_figures.runs.groups import by_method, cells, counted, finished, metric_of, published_of
 from paper_figures.runs.metric_over_time import modelled_time
 from pipemare_exp import methods
-from pipemare_exp.analysis import published
+from pipemare_exp.analysis import data_of_runs, published
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.pipeline.schedule import costs
 
@@ -119,6 +119,7 @@ def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
         "Modelled time in asynchronous steps: a synchronous or warm-up step costs (N+P-1)/N, any other 1. "
         "Memory by the model: stages of equal size, no gradients, no activations.",
         *_subset_notes(rows),
+        *data_of_runs.note(rows),
         *published.sources_note(entries),
     ]
     if entries:

@@ -11,7 +11,7 @@ from paper_figures.runs import select
 from paper_figures.runs.ablation import missing
 from paper_figures.runs.groups import best_by_seed, by_method, cells, counted, finished, metric_of, published_of
 from pipemare_exp import methods
-from pipemare_exp.analysis import published
+from pipemare_exp.analysis import data_of_runs, published
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.analysis.statistics import mean_with_interval, paired_difference, shown, verdict
 
@@ -80,6 +80,7 @@ def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
         f"Scale {rows[0].scale}; metric: {metric.named} after each epoch; mean ± half width of the 95 % interval over "
         "seeds (Student's t), differences paired by seed; diverged runs are counted, not averaged.",
         *([about_test] if tested else []),
+        *data_of_runs.note(rows),
         *published.sources_note(published_of(table)),
     ]
     columns = [column for column in COLUMNS if tested or column[0] != "test"]

@@ -18,6 +18,7 @@ from typing import Any
 
 from pipemare_exp import methods, metrics
 from pipemare_exp.analysis import published
+from pipemare_exp.analysis.data_of_runs import differing
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.analysis.statistics import Estimate, mean_with_interval, paired_difference, verdict
 from pipemare_exp.data import TASKS
@@ -34,7 +35,8 @@ def compare(runs: Iterable[RunRow], task: str, interval: str = "t") -> list[dict
     Keys: task, scale, method, variant (where there are several), n, outcomes, metric, best_mean, best_ci95,
     last_mean, last_ci95 (half widths), difference {n, mean, ci95} of the last metric from the synchronous
     runs, paired by seed (None for these themselves and without any), verdict, published (a list of {value, source,
-    what}, None where nothing was published), subset (of what data, if one). Where runs had a final test on data of its
+    what}, None where nothing was published), subset (of what data, if one), data_differ (names of data that the runs
+    and the synchronous ones beside them did not share, if any). Where runs had a final test on data of its
     own: test_mean, test_ci95, and test_difference as difference is.
     """
     groups: dict[tuple[str, str, str], list[RunRow]] = {}
@@ -65,6 +67,8 @@ def _row(
     last = mean_with_interval([r.last for r in finished if r.last is not None], interval=interval)
     test = mean_with_interval([r.test_score for r in finished if r.test_score is not None], interval=interval)
     difference, words = _difference(group, references, interval)
+    reference = None if group[0].synchronous else _reference(group[0], references)
+    data_differ = differing(run for run in (*group, *(reference or ())) if run.ended)
     subset = "; ".join(sorted({f"{key}: {text}" for run in group for key, text in run.notes.items()}))
     return {
         "task": task,
@@ -83,6 +87,7 @@ def _row(
         "verdict": words,
         "published": published_best(task, group[0].method),
         **({"subset": subset} if subset else {}),
+        **({"data_differ": data_differ} if data_differ else {}),
     }
 
 

@@ -18,6 +18,8 @@ from pipemare_exp.experiment.runs.folder import FINAL, Run
 
 DAMAGED = "damaged"
 """The outcome of a run whose folder cannot be read."""
+DATA_DIGITS = 16
+"""Of a SHA-256, in a row: 64 bits tell any two files apart that nobody made to be confused. meta.json has it whole."""
 _PATHS = ("runs=", "data.root=", "tracking.uri=", "--runs=")
 _SHOWN = (
     *("name", "task", "scale", "method", "seed", "outcome"),
@@ -30,7 +32,8 @@ class RunRow:
     """One run. `value` in `evals`, `best` and `last` are of `metric`, in its unit.
 
     `best` and `last` of a run without a result are those of its evaluations until now. `problem` is the error of a
-    failed run, and why a damaged one cannot be read; of a damaged one, only name, outcome and problem mean anything.
+    failed run, and why a damaged one cannot be read; `data` are the digests of what the run read, {} where none were
+    recorded; of a damaged one, only name, outcome and problem mean anything.
     """
 
     identity: str = ""
@@ -68,6 +71,7 @@ class RunRow:
     created: str | None = None
     versions: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
     evals: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
 
@@ -170,6 +174,7 @@ def _read(run: Run) -> RunRow:
         created=meta.get("created"),
         versions=dict(meta.get("versions") or {}),
         machine=dict(meta.get("machine") or {}),
+        data=data_of(meta),
         evals=evals,
         problem=status.get("error") if outcome == "failed" else None,
     )
@@ -181,6 +186,19 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     prefixes = tuple(f"{name}." for name in neutral)
     flat = flatten(config)
     return {k: text for k, text in flat.items() if text != "null" and k not in neutral and not k.startswith(prefixes)}
+
+
+def data_of(meta: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of each of a run's data by name; `x, then y` where a later session was told to take other data."""
+    found = {name: _short(one) for name, one in (meta.get("data") or {}).items()}
+    for session in meta.get("sessions", []):
+        for name, one in (session.get("other_data") or {}).items():
+            found[name] = f"{found.get(name, 'none')}, then {_short(one)}"
+    return found
+
+
+def _short(one: Any) -> str:
+    return str(one.get("sha256"))[:DATA_DIGITS] if isinstance(one, Mapping) else "none"
 
 
 def _so_far(metric: str, evals: list[dict[str, Any]]) -> dict[str, Any]:

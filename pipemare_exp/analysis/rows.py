@@ -3,7 +3,7 @@
 A folder of committed rows holds two files:
 
 - `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals` and `problem`; lists and objects are
-  JSON.
+  JSON. Where no run has recorded its data, the column `data` is not there.
 - `metrics.csv`: one row per evaluation, keyed by `identity` (and `name`: a copied run keeps its identity).
 
 `write` makes them from rows, `read` reads a folder of either kind. A value that a run has not logged is an empty cell.
@@ -26,7 +26,7 @@ from pipemare_exp.experiment.runs.folder import find_runs
 RUNS_FILE = "runs.csv"
 METRICS_FILE = "metrics.csv"
 COLUMNS = [one.name for one in fields(RunRow) if one.name not in ("evals", "problem")]
-_JSON = {"overrides", "test", "settings", "notes", "versions", "machine"}
+_JSON = {"overrides", "test", "settings", "notes", "versions", "machine", "data"}
 _INTEGERS = {
     "seed",
     "step",
@@ -44,10 +44,11 @@ _FLOATS = {"best", "last", "seconds", "rate", "decay", "delay_scale"}
 def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
     """Writes `runs.csv` and `metrics.csv`; rows sorted by name, so that the same runs give the same bytes."""
     rows = sorted(rows, key=lambda row: row.name)
+    columns = [name for name in COLUMNS if name != "data" or any(row.data for row in rows)]
     table = [
         {
             name: json.dumps(getattr(row, name), sort_keys=True) if name in _JSON else _exact(getattr(row, name))
-            for name in COLUMNS
+            for name in columns
         }
         for row in rows
     ]
@@ -58,7 +59,7 @@ def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
     ]
     head = {"identity": None, "name": None, "step": None}
     return [
-        write_csv(folder / RUNS_FILE, table or [dict.fromkeys(COLUMNS)]),
+        write_csv(folder / RUNS_FILE, table or [dict.fromkeys(columns)]),
         write_csv(folder / METRICS_FILE, metrics or [head]),
     ]
 
@@ -70,7 +71,9 @@ def _exact(value: Any) -> Any:
 
 def _cell(name: str, text: str) -> Any:
     if text == "":
-        return {} if name in ("settings", "notes", "versions", "machine") else [] if name == "overrides" else None
+        return (
+            {} if name in ("settings", "notes", "versions", "machine", "data") else [] if name == "overrides" else None
+        )
     if name in _JSON:
         return json.loads(text)
     if name in _INTEGERS:
@@ -99,7 +102,10 @@ def read_committed(folder: Path) -> list[RunRow]:
         with (folder / RUNS_FILE).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.DictReader(file) if line["name"]]
         return [
-            RunRow(**{name: _cell(name, line[name]) for name in COLUMNS}, evals=evals.get(line["name"], []))
+            RunRow(
+                **{name: _cell(name, line[name]) for name in COLUMNS if name != "data" or name in line},
+                evals=evals.get(line["name"], []),
+            )
             for line in lines
         ]
     except (OSError, KeyError, TypeError, ValueError) as problem:

@@ -8,6 +8,7 @@ from typing import Any
 from pipemare_exp import metrics
 from pipemare_exp.analysis import statistics
 from pipemare_exp.experiment.runs.folder import FINAL
+from pipemare_exp.experiment.runs.same_data import named
 
 Row = Mapping[str, Any]
 
@@ -68,6 +69,19 @@ def published_note(rows: Sequence[Row]) -> str:
     tested = [found.title for row in rows if row["metric"] and (found := metrics.of(row["metric"])).test]
     ours = f"; compare them with our test {tested[0]}, best and last are on validation" if tested else ""
     return f"Published values are of the paper's own models and lengths{ours}."
+
+
+def data_notes(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each of `rows` whose runs, or the synchronous ones beside them, had different data."""
+    return [
+        f"{_group(row)}: the runs compared here were trained on different data ({named(row['data_differ'])})."
+        for row in rows
+        if "data_differ" in row
+    ]
+
+
+def _group(row: Row) -> str:
+    return f"{row['method']} ({variant(row)})" if "variant" in row else row["method"]
 
 
 def metric(rows: Sequence[Row]) -> str:

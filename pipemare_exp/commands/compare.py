@@ -90,6 +90,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         console.print(table)
         for note in dict.fromkeys(row["subset"] for row in part if "subset" in row):
             console.print(f"data: {escape(note)}", soft_wrap=True)
+        for note in words.data_notes(part):
+            console.print(escape(note), soft_wrap=True)
         if listed := words.sources(part):
             console.print(escape(f"{words.published_note(part)} {'; '.join(listed)}."), soft_wrap=True)
 

@@ -100,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _make(entries: list[Entry], args: argparse.Namespace, logged: list[RunRow], out: Path) -> int:
     """Draws the entries and prints the files; one that was named must be ready, others may be skipped."""
+    from pipemare_exp.analysis import data_of_runs
+
     skipped: list[Entry] = []
     for entry in entries:
         if entry.kind != "runs":
@@ -112,6 +114,8 @@ def _make(entries: list[Entry], args: argparse.Namespace, logged: list[RunRow], 
             skipped.append(entry)
         for scale in scales:
             _show(entry.make(out, logged, scale))
+            for note in data_of_runs.note(entry.chosen(logged, scale)[0]):
+                print(f"{entry.name}: {note}", file=sys.stderr)
     if skipped and len(skipped) == len(entries):  # a family of which no task has its runs
         _raise_missing(skipped[0], logged, args.scale)
     for entry in skipped:

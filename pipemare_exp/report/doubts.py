@@ -9,6 +9,7 @@ from typing import Any
 from pipemare_exp import methods
 from pipemare_exp.analysis import words
 from pipemare_exp.analysis.row import RunRow
+from pipemare_exp.experiment.runs.same_data import named
 
 FEW_SEEDS = 3
 """Below so many finished runs a group is named: two have an interval twelve standard errors wide, one has none."""
@@ -89,6 +90,12 @@ def doubts(rows: Sequence[RunRow], compared: Sequence[dict[str, Any]]) -> list[D
             "Numbers from a part of a data set do not compare with published ones.",
             "Every run used the whole of its data set.",
             sorted({f"{row['task']}, scale {row['scale']}: {row['subset']}" for row in compared if "subset" in row}),
+        ),
+        Doubt(
+            "Runs compared on different data",
+            "A difference between them is one of the data, too.",
+            "Runs that are compared had the same data, where they recorded them.",
+            [f"{_group(row)}: {named(row['data_differ'])}" for row in compared if "data_differ" in row],
         ),
         Doubt(
             "Code that is in no commit, or in several",

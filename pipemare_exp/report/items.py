@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paper_figures import tables
 from paper_figures.registry import Entry
+from pipemare_exp.analysis import data_of_runs
 from pipemare_exp.analysis.row import RunRow
 
 MIME = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv", ".md": "text/markdown", ".tex": "text/x-tex"}
@@ -50,6 +51,11 @@ class Item:
     table: Table | None = None
     files: list[tuple[str, str]] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
+
+    @property
+    def data_notes(self) -> list[str]:
+        """What there is to say where the runs of a figure had different data; a table says it itself."""
+        return [] if self.table else data_of_runs.note(self.runs)
 
     @property
     def shared(self) -> dict[str, str]:
