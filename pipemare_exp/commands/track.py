@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipemare_exp.errors import UserError
-from pipemare_exp.experiment.runs.credentials import hide, is_hidden
+from pipemare_exp.experiment.runs.credentials import hide
 from pipemare_exp.experiment.runs.folder import find_runs, open_run, runs_root
 from pipemare_exp.experiment.tracking import tracker as tracking
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("run", nargs="*", metavar="RUN", help="folders or names of runs (default: all)")
     parser.add_argument("--runs", metavar="DIR", help="the folder of runs (default: PIPEMARE_RUNS, else results/runs)")
-    parser.add_argument("--uri", help="MLflow's store (default: the run's own, else mlflow.db beside the runs' folder)")
+    parser.add_argument("--uri", help="MLflow's store (default: mlflow.db beside the runs' folder)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +40,13 @@ def run(args: argparse.Namespace) -> int:
     for one in runs:
         try:
             wanted = one.config.get("tracking") or {}
-            uri = args.uri or wanted.get("uri") or tracking.default_uri(Path(one.path).resolve().parent)
-            if is_hidden(uri):
-                raise UserError(f"its store {uri} was recorded without the password; name it with --uri")
+            default = tracking.default_uri(Path(one.path).resolve().parent)
+            if not args.uri and wanted.get("uri") not in (None, default):
+                raise UserError(
+                    f"its config.yaml names the store {hide(str(wanted['uri']))}; name that store with --uri, with its "
+                    "password if it has one (a run's folder does not decide where this command writes)"
+                )
+            uri = args.uri or default
             experiment = wanted.get("experiment") or "pipemare"
             tracking.mirror_run(one, uri, experiment)
         except Exception as error:  # a damaged run, or a store that fails: the other runs are still mirrored

@@ -13,6 +13,9 @@ from pipemare_exp.experiment.config.schema import (
 from pipemare_exp.pipeline.clipping import check_clip_of_runtime
 from pipemare_exp.pipeline.method import RECOMPUTATION, RUNTIME, T1, T3
 
+LONGEST_EXPERIMENT = 200
+"""Bytes of an experiment's name: a file system takes 255."""
+
 
 def check(cfg: Config) -> None:
     """Raise UserError, with the reason, for settings that do not go together."""
@@ -29,6 +32,7 @@ def check(cfg: Config) -> None:
             f"pipeline.microbatches={cfg.pipeline.microbatches} with data.batch_size={cfg.data.batch_size}: "
             "a microbatch needs at least one example; lower the first or raise the second"
         )
+    check_experiment(cfg.tracking.experiment)
     _check_engine(cfg)
     _check_precision(cfg)
     _check_method(cfg.method)
@@ -41,6 +45,16 @@ def check(cfg: Config) -> None:
             raise UserError(f"pipeline.boundaries={list(boundaries)}: it must begin with 0 and ascend")
         if stages is not None and stages != len(boundaries):
             raise UserError(f"pipeline.stages={stages} but pipeline.boundaries names {len(boundaries)}; set one only")
+
+
+def check_experiment(name: str) -> None:
+    """Raise UserError unless MLflow's experiment `name` is the name of one folder, in which its artifacts lie."""
+    plain = name.isprintable() and not set(name) & set("/\\:") and not name.startswith((".", " ", "~"))
+    if not name or not plain or len(name.encode()) > LONGEST_EXPERIMENT:
+        raise UserError(
+            f"tracking.experiment={name!r}: it names a folder of artifacts beside the store; it takes 1 to "
+            f"{LONGEST_EXPERIMENT} bytes of letters, digits, spaces and marks, without / \\ : and no . or ~ first"
+        )
 
 
 def _translates(cfg: Config) -> bool:

@@ -24,8 +24,3 @@ def hide(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(hide(item) for item in value)
     return value
-
-
-def is_hidden(uri: str) -> bool:
-    """Whether `uri` was recorded without its credentials, and therefore opens nothing."""
-    return HIDDEN in uri

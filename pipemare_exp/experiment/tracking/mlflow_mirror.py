@@ -2,8 +2,8 @@
 
 `metrics.jsonl` rows become metrics whose step is the optimizer step, the resolved configuration becomes
 flattened params, the run's files become artifacts. One MLflow run per run directory: its id is kept in
-RUN/mlflow.json (per store), so that a resumed training continues it, and rows that the store already has are
-never written twice.
+RUN/mlflow.json by the store's address, and by the id a store is known again that was moved. So a resumed training
+continues its MLflow run, and rows that the store already has are never written twice.
 
 Nothing here is imported before a run is tracked; every function may raise what MLflow raises.
 """
@@ -27,7 +27,11 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from pipemare_exp.experiment.config.flat import flatten
+from pipemare_exp.experiment.config.validate import check_experiment
 from pipemare_exp.experiment.runs.credentials import hide
+from pipemare_exp.experiment.runs.reading import Damaged, check_object, read_json
+from pipemare_exp.experiment.runs.writing import write_json
+from pipemare_exp.experiment.tracking import artifact_place
 from pipemare_exp.experiment.tracking.scalars import final_of, metrics_of
 
 ARTIFACTS = ("config.yaml", "overrides.json", "meta.json", "metrics.jsonl", "result.json")
@@ -146,11 +150,14 @@ class Mirror:
 
     def _experiment(self, name: str) -> str:
         """The MLflow experiment's id; made, with its artifacts beside the store, or restored as needed."""
+        check_experiment(name)
+        store = sqlite_file(self.uri)
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            store = sqlite_file(self.uri)
-            place = None if store is None else (store.parent / "mlartifacts" / name).as_uri()
+            place = None if store is None else artifact_place.beside(store, name).as_uri()
             return self.client.create_experiment(name, artifact_location=place, tags=EXPERIMENT_TAGS)
+        if store is not None:
+            artifact_place.follow(store, name, found.experiment_id, found.artifact_location)
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         for key, value in EXPERIMENT_TAGS.items():
@@ -159,32 +166,44 @@ class Mirror:
         return found.experiment_id
 
     def _known_run(self) -> str | None:
-        """The id under which this store knows the run directory, if it still does."""
-        run_id = self._ids().get(hide(self.uri))
-        if run_id is None:
-            return None
+        """The id under which this store knows the run directory, if it still does.
+
+        An id is MLflow's own random one: where a store has it, it is this run's, whatever the store's address was then.
+        """
+        ids = self._ids()
+        for run_id in dict.fromkeys([ids.get(hide(self.uri)), *ids.values()]):
+            if run_id is not None and self._has(run_id):
+                self._remember(run_id)
+                return run_id
+        return None
+
+    def _has(self, run_id: str) -> bool:
         try:
             found = self._store(lambda: self.client.get_run(run_id))
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            return None  # the store was deleted since: mirror anew
-        return run_id if found.info.lifecycle_stage == "active" else None
+            return False  # another store, or it was deleted since: mirror anew
+        # A folder that was copied under another name is another run, and so is one that names somebody else's id.
+        name = Path(found.data.tags.get("directory", found.info.run_name)).name
+        return found.info.lifecycle_stage == "active" and name == Path(self.run.path).name
 
     def _new_run(self, experiment_id: str) -> str:
         start = int(1000 * _seconds_since_1970(self.run.meta.get("created")))
         name = Path(self.run.path).name
         made = self._store(lambda: self.client.create_run(experiment_id, start_time=start, run_name=name))
-        ids = self._ids() | {hide(self.uri): made.info.run_id}
-        temporary = self._record.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps(ids, indent=1), encoding="utf-8")
-        temporary.replace(self._record)
+        self._remember(made.info.run_id)
         return made.info.run_id
+
+    def _remember(self, run_id: str) -> None:
+        ids = self._ids()
+        if ids.get(hide(self.uri)) != run_id:
+            write_json(self._record, ids | {hide(self.uri): run_id})
 
     def _ids(self) -> dict[str, str]:
         try:
-            return dict(json.loads(self._record.read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):  # none yet, or torn by a crash: start a new MLflow run
+            return read_json(self._record, _check_ids) or {}
+        except Damaged:  # torn by a crash: start a new MLflow run
             return {}
 
     def _stored_up_to(self, key: str) -> int:
@@ -193,6 +212,11 @@ class Mirror:
             history = self._store(lambda: self.client.get_metric_history(self.run_id, key))
             self._last_step[key] = max((metric.step for metric in history), default=-1)
         return self._last_step[key]
+
+
+def _check_ids(value: Any) -> str | None:
+    texts = check_object(value) is None and all(isinstance(one, str) for one in value.values())
+    return None if texts else "it holds no ids by address"
 
 
 def page(uri: str, experiment: str) -> str:

@@ -58,10 +58,11 @@ def test_no_file_of_a_run_holds_the_password(tmp_path: Path, monkeypatch: pytest
     assert b"SECRET" not in everything(tmp_path)
 
 
-def test_a_store_recorded_without_its_password_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_store_that_a_run_names_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run_once([*TINY, f"tracking.uri='{URI}'", "method=gpipe", "max_steps=1"], tmp_path)
     assert cli.main(["track", "--runs", str(tmp_path)]) == 2
-    assert "recorded without the password; name it with --uri" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "names the store postgresql://***@h/x" in said and "name that store with --uri, with its password" in said
 
 
 def test_an_unquoted_address_is_refused_with_a_word_on_quoting(capsys: pytest.CaptureFixture) -> None:
