@@ -253,7 +253,7 @@ def test_adding_works_when_followed_literally(tmp_path):
     for run in runs:
         assert not undocumented({path.name.split(".")[0] for path in run.rglob("*")})
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        meta = {**json.loads((run / "meta.json").read_text()), "versions": None, "notes": None}
+        meta = {**json.loads((run / "meta.json").read_text()), "versions": None, "notes": None, "data": None}
         found = undocumented(keys([rows, meta, json.loads((run / "status.json").read_text())]))
         assert found <= {"rmse"}  # the metric that the page itself adds
 
