@@ -51,6 +51,10 @@ def launch(cfg: Config, argv: Sequence[str]) -> int:
     if sys.platform != "linux":
         raise UserError("engine=runtime needs Linux, on which processes can be tied to the one that started them")
     restarts = cfg.engine.max_restarts or 0
+    cores = len(os.sched_getaffinity(0))
+    if cfg.engine.ranks > cores and "--quiet" not in argv:
+        shared = f"{cfg.engine.ranks} ranks share {cores} core{'s' if cores > 1 else ''}"
+        print(f"pipemare: note: {shared}; `pipemare plan --ranks` plans them over machines", file=sys.stderr)
     with work_folder(Path(tempfile.gettempdir()), "pipemare-job-") as folder:
         command = tied.command(
             "torch.distributed.run", "--standalone", "--local-addr", LOOPBACK["address"],
