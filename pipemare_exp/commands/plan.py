@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import Any
 
 from pipemare_exp import methods, models
 from pipemare_exp.arguments import whole
 from pipemare_exp.commands import plan_ranks
 from pipemare_exp.errors import UserError
+from pipemare_exp.pipeline.method import RECOMPUTATION
 from pipemare_exp.pipeline.schedule import costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
 from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS
@@ -33,6 +35,7 @@ GRID_STAGES = 8
 GRID_SLOTS = 40
 MOST_ACTIONS = 1_000_000
 """P x N x T: what --steps lays out, action by action."""
+TABLE_WIDTH = 100
 DELAY_ROWS = 24
 """Above this number of stages the table of delays leaves out those in the middle."""
 
@@ -108,7 +111,8 @@ def make_plan(
 
     `memory.stash_model` is there only with `sizes` (weights per stage), `versions` (of PipeMare, as
     [stage][step][microbatch]) only with `steps`. `activations.sqrt` is null where no recomputation is
-    defined: for a flushed method and in alternating slots.
+    defined: for a flushed method, in alternating slots, and where the method refuses it. `refused` says why the
+    method cannot be had with this shape, and is null where it can.
     """
     plan: dict[str, Any] = {
         "stages": stages,
@@ -118,21 +122,24 @@ def make_plan(
         "gpipe_ratio": costs.gpipe_ratio(stages, microbatches),
         "methods": {},
     }
-    for name, declared in methods.costs().items():
-        memory = vars(declared.memory(stages, microbatches, optimizer, slots, sizes)).copy()
-        if sizes is None:
-            del memory["stash_model"]
-        activations: dict[str, int | None] = {
-            "none": declared.activations(stages, microbatches, slots),
-            "sqrt": None,
-        }
-        if not declared.flushed and slots == "duplex":
-            activations["sqrt"] = costs.activations_recomputed(stages, costs.sqrt_segment(stages))
-        plan["methods"][name] = {
-            "utilization": declared.utilization(stages, microbatches),
-            "memory": memory,
-            "activations": activations,
-        }
+    for kind in methods.METHODS.values():
+        its_slots = kind.only_slots or slots
+        for name, declared in kind.costs.items():
+            memory = vars(declared.memory(stages, microbatches, optimizer, its_slots, sizes)).copy()
+            if sizes is None:
+                del memory["stash_model"]
+            activations: dict[str, int | None] = {
+                "none": declared.activations(stages, microbatches, its_slots),
+                "sqrt": None,
+            }
+            if not declared.flushed and its_slots == "duplex" and RECOMPUTATION in kind.takes:
+                activations["sqrt"] = costs.activations_recomputed(stages, costs.sqrt_segment(stages))
+            plan["methods"][name] = {
+                "utilization": declared.utilization(stages, microbatches),
+                "memory": memory,
+                "activations": activations,
+                "refused": kind.shape_refusal(stages, microbatches, its_slots),
+            }
     if steps is not None:
         walked = versions.walk(schedule.pipemare(stages, microbatches, steps, slots))
         plan["versions"] = {"forward": walked.forward, "backward": walked.backward}
@@ -213,21 +220,29 @@ def _show(plan: dict[str, Any], model: str | None, sizes: list[int] | None, step
 
 
 def _show_methods(plan: dict[str, Any]) -> None:
-    rows = {
-        "utilization": lambda method: method["utilization"],
-        "weights (W)": lambda method: method["memory"]["weights"],
-        "gradients (W)": lambda method: method["memory"]["gradients"],
-        "optimizer (W)": lambda method: method["memory"]["optimizer"],
-        "stash, equal stages (W)": lambda method: method["memory"]["stash_uniform"],
-        "stash, model's stages (W)": lambda method: method["memory"].get("stash_model"),
-        "buffers, as T2's (W)": lambda method: method["memory"]["buffers"],
-        "activations": lambda method: method["activations"]["none"],
-        f"activations, segments of {costs.sqrt_segment(plan['stages'])}": lambda m: m["activations"]["sqrt"],
+    segment = costs.sqrt_segment(plan["stages"])
+    columns = {
+        "util.": lambda method: method["utilization"],
+        "weights": lambda method: method["memory"]["weights"],
+        "stash": lambda method: method["memory"]["stash_uniform"],
+        "model's": lambda method: method["memory"].get("stash_model"),
+        "buffers": lambda method: method["memory"]["buffers"],
+        "activ.": lambda method: method["activations"]["none"],
+        f"S = {segment}": lambda method: method["activations"]["sqrt"],
     }
-    shown = plan["methods"]
-    cells = [[name, *map(_number, map(value, shown.values()))] for name, value in rows.items()]
-    _show_table(["", *shown], [row for row in cells if set(row[1:]) != {"-"}])
-    print("W: the weights' size. Activations: microbatches at one stage, over all stages.\n")
+    possible = {name: method for name, method in plan["methods"].items() if method["refused"] is None}
+    cells = {head: [_number(value(method)) for method in possible.values()] for head, value in columns.items()}
+    shown = {head: values for head, values in cells.items() if set(values) != {"-"}}
+    _show_table(["", *shown], [list(row) for row in zip(possible, *shown.values(), strict=True)])
+    same = next(iter(plan["methods"].values()))["memory"]
+    beside = f"gradients, {_number(same['gradients'])} W, and optimizer, {_number(same['optimizer'])} W"
+    print("util.: utilization. In W, the weights' size: weights, stash (with stages of equal size; the model's),")
+    print(f"buffers (such as T2's); beside them {beside}.")
+    print(f"activ.: activations held, in microbatches at one stage; S = {segment}: in segments of {segment}.")
+    for name, method in plan["methods"].items():
+        if method["refused"] is not None:
+            print(textwrap.fill(f"Not {name}: {method['refused']}.", 100))
+    print()
 
 
 def _number(value: float | None) -> str:
@@ -261,14 +276,15 @@ def _show_table(header: list[str], rows: list[list[str]]) -> None:
         table.add_column(heading, justify="right" if k or heading else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=TABLE_WIDTH).print(table)
 
 
 def _show_schedules(stages: int, microbatches: int, steps: int, slots: str) -> None:
-    """Grid of every schedule, with the methods that have it, and the versions read; by `print`, which never wraps."""
+    """Grid of every schedule, with the paper's methods that have it, and the versions that they read; by `print`, which
+    never wraps. Later methods run under the same schedules and may read other versions."""
     drawn: dict[tuple[bool, bool], list[str]] = {}
     for kind in methods.METHODS.values():
-        for declared in list(kind.costs.values())[:1]:
+        for declared in list(kind.costs.values())[:1] if kind.study is None else ():
             drawn.setdefault((declared.flushed, declared.stash > 0), []).append(kind.title)
     for (flushed, stashes), titles in drawn.items():
         if flushed:

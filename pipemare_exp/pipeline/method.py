@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pipemare_exp.pipeline.shape import Shape
     from pipemare_exp.pipeline.weights.history import History, Ring
+    from pipemare_exp.pipeline.weights.stage_optimizer import StageOptimizer
 
 T1, T2, T3 = "lr_rescheduling", "discrepancy_correction", "sync_warmup"
 RECOMPUTATION, RUNTIME = "recomputation", "runtime"
@@ -48,8 +49,12 @@ class Method:
     Adding a method is adding a file with a subclass. The class declares what the method is (the class variables and
     class methods below). Its object is bound once to a pipeline's shape (`bind`), then asked at every step: which
     weights each pass reads (`forward`, `recompute`, `backward`), at which rate each stage learns (`rate_factors`), and
-    what it does around the update (`transform_gradients`, `about_to_update`, `updated`). A subclass overrides what
-    differs; each hook says what it must give.
+    what it does to gradients and update, in this order:
+
+        per microbatch   transform_microbatch      (where `by_microbatch`)
+        per step         transform_gradients, rate_factors, about_to_update, update, updated
+
+    A subclass overrides what differs; each hook says what it must give.
 
     `buffers[name][s]` is a flat tensor of the size of stage s's weights (None where a stage has none); a `Read` may add
     a multiple of one to a version. `rings[name][s]` holds past tensors of that size by version. Both are checkpointed.
@@ -100,6 +105,12 @@ class Method:
         reason = cls.refusal(what)
         if reason is not None:
             raise UserError(f"method.name={cls.name} with {WORDS[what]}: {reason}; {remedy}")
+
+    @classmethod
+    def shape_refusal(cls, stages: int, microbatches: int, slots: str) -> str | None:
+        """Why no pipeline of this shape can have the method, with the numbers and the nearest shape that can; None
+        where it can."""
+        return None
 
     @classmethod
     def label_of(cls, on: Sequence[str], options: Any) -> str:
@@ -162,8 +173,8 @@ class Method:
 
     def bind(self, shape: Shape, weights: Sequence[Tensor], *, looks_back: bool = True) -> None:
         """Fix the pipeline's shape; `weights` are the stages' flat weights. A method object serves one pipeline: its
-        buffers belong to those weights, so a second call raises UserError, and so does a shape with recomputation
-        where the method refuses it.
+        buffers belong to those weights, so a second call raises UserError, and so does a shape that the method
+        refuses, or one with recomputation where it refuses that.
 
         `looks_back`: the engine runs passes after their moment, as the emulator does, and so needs `rings` of what was
         there at that moment. A real pipeline runs each pass at its moment and has none.
@@ -175,6 +186,9 @@ class Method:
             )
         if shape.segment is not None:
             self.check_takes(RECOMPUTATION, "leave it out")
+        reason = self.shape_refusal(shape.stages, shape.microbatches, self.only_slots or shape.slots)
+        if reason is not None:
+            raise UserError(f"method.name={self.name}: {reason}")
         self.stages, self.microbatches = shape.stages, shape.microbatches
         self.slots, self.segment = self.only_slots or shape.slots, shape.segment
         self.delays = slot_delays(shape.stages, self.slots)
@@ -197,10 +211,11 @@ class Method:
         together = weights[0].new_zeros(sum(sizes))
         self.buffers[name] = [part if want else None for part, want in zip(together.split(sizes), wanted, strict=True)]
 
-    def add_rings(self, name: str, weights: Sequence[Tensor], lengths: Sequence[int]) -> None:
-        """`rings[name]`: past tensors of the weights' size, `lengths[s]` of them for stage s; none at all for an engine
-        that never looks back."""
-        if self._looks_back:
+    def add_rings(self, name: str, weights: Sequence[Tensor], lengths: Sequence[int], always: bool = False) -> None:
+        """`rings[name]`: past tensors of the weights' size, `lengths[s]` of them for stage s. None at all for an engine
+        that never looks back, unless the method needs them `always`: its backwards read what is past in a real pipeline
+        too."""
+        if self._looks_back or always:
             from pipemare_exp.pipeline.weights.history import make_rings
 
             self.rings[name] = make_rings(weights, lengths)
@@ -223,7 +238,8 @@ class Method:
         return self.backward(step, microbatch)
 
     def while_current(self, stage: int, read: Read) -> Read:
-        """The same weights as `read` of `stage`, asked for while `read.version` is current.
+        """The same weights as `read`, what a forward or a recomputation of `stage` reads, asked for while
+        `read.version` is current.
 
         A pipeline reads at that moment; the emulator reads later, from a ring. A method that gives a version to a ring
         when it is updated (`about_to_update`) therefore answers with what the ring's entry will be made from.
@@ -240,6 +256,21 @@ class Method:
         """What the base rate of step t = `step` is multiplied with at each stage (T1: see `rescheduled`)."""
         return [1.0] * self.stages
 
+    def prepare_optimizer(self, optimizer: StageOptimizer) -> None:
+        """Called once, after `bind`, with the optimizer that will make the updates: look at its kind and its options,
+        set options of a stage's own (`optimizer.groups(stage)`). Raise UserError for one that does not fit."""
+
+    def by_microbatch(self) -> bool:
+        """Whether `transform_microbatch` wants to see each microbatch's gradients. Asked once, after `bind`; it costs
+        one more sum of gradients and an addition per microbatch."""
+        return False
+
+    def transform_microbatch(self, step: int, microbatch: int, gradients: Sequence[Tensor], history: History) -> None:
+        """Change the gradients of microbatch n = `microbatch` of step t = `step` in place: one flat tensor a stage, of
+        length 0 where an engine holds the stage elsewhere. The weights that it was computed with are
+        `history.version(stage, self.forward(step, microbatch)[stage].version)`, the current ones
+        `history.version(stage, step)`; both are to be read, one after the other, and not changed."""
+
     def transform_gradients(self, step: int, gradients: Sequence[Tensor]) -> None:
         """Change the gradients of step t = `step` in place: one flat tensor a stage, the sum over the step's
         microbatches, after clipping and before the optimizer."""
@@ -247,6 +278,12 @@ class Method:
     def about_to_update(self, step: int, history: History) -> None:
         """Use version t = `step` before update t replaces it; `history.version(stage, k)` is any version that
         `depths` keeps, to be read and not changed."""
+
+    def update(self, step: int, optimizer: StageOptimizer) -> None:
+        """Make update t = `step`: the live weights are w_t and become w_{t+1}. `optimizer.step()` is what the optimizer
+        makes of it by itself; afterwards `optimizer.direction` and `optimizer.rates` say what can be extrapolated.
+        """
+        optimizer.step()
 
     def tracks(self) -> list[bool]:
         """For which stages `updated` wants the change of the weights. Asked once, after `bind`; finding the change

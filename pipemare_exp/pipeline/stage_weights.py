@@ -16,8 +16,9 @@ from pipemare_exp.pipeline.clipping import Clip
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.weights.flat import FlatWeights
 from pipemare_exp.pipeline.weights.history import History
-from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer, optimizer_of
+from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
 from pipemare_exp.pipeline.weights.reads import Read
+from pipemare_exp.pipeline.weights.stage_optimizer import StageOptimizer
 from pipemare_exp.pipeline.weights.staged_copies import StagedCopies
 
 T = TypeVar("T")
@@ -43,8 +44,10 @@ class StageWeights:
         self.flat, self.method, self.history, self.clip = flat, method, history, clip
         self.stages = flat.stages
         self.owned = [stage for stage, weights in enumerate(self.stages) if weights.numel()]
-        self.optimizer, self.group_stages = optimizer_of(optimizer, flat, self.owned)
-        self.rates = [0.0] * len(self.stages)
+        self.optimizer = StageOptimizer(optimizer, flat, self.owned, history)
+        method.prepare_optimizer(self.optimizer)
+        self.sums = [torch.zeros_like(flat.gradients)] if method.by_microbatch() else []
+        """The gradients of the step's microbatches so far, where the method wants each by itself; else nothing."""
         sizes = [weights.numel() for weights in self.stages]
         self.staged = StagedCopies(flat.weights, sizes, self._write) if staged else None
         self._loaded = [Read(0)] * len(self.stages)
@@ -111,19 +114,35 @@ class StageWeights:
         """Bring the live weights to version t."""
         self.load([Read(self.history.current)] * len(self.stages))
 
+    @property
+    def rates(self) -> list[float]:
+        """The stages' rates of the last update."""
+        return self.optimizer.rates
+
+    @torch.no_grad()
+    def collect(self, step: int, microbatch: int) -> None:
+        """The backward of microbatch n = `microbatch` of `step` is done: nothing to do where backwards add up their
+        gradients themselves; otherwise the method sees them, and they are added to the others."""
+        for total in self.sums:
+            self.method.transform_microbatch(step, microbatch, self.flat.stage_gradients, self.history)
+            total.add_(self.flat.gradients)
+            self.flat.gradients.zero_()
+
+    @torch.no_grad()
     def update(self, step: int, rate: float) -> None:
         """The update of `step` from the summed gradients, at base rate `rate`: version t + 1 becomes the current."""
         self.load_current()
+        for total in self.sums:
+            self.flat.gradients.copy_(total)
+            total.zero_()
         owned = [self.stages[stage] for stage in self.owned]
         if self.clip is not None:
             for stages in [owned] if self.clip[0] == "global" else [[stage] for stage in owned]:
                 nn.utils.clip_grad_norm_(stages, self.clip[1])
         self.method.transform_gradients(step, self.flat.stage_gradients)
-        self.rates = [rate * factor for factor in self.method.rate_factors(step)]
-        for group, stage in zip(self.optimizer.param_groups, self.group_stages, strict=True):
-            group["lr"] = self.rates[stage]
+        self.optimizer.set_rates([rate * factor for factor in self.method.rate_factors(step)])
         self.method.about_to_update(step, self.history)
-        self.optimizer.step()
+        self.method.update(step, self.optimizer)
         self.method.updated(step, self._changes())
         self.history.push()
         self._estimates.clear()
@@ -163,14 +182,14 @@ class StageWeights:
         self.load_current()
         return {
             "history": self.history.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.torch.state_dict(),
             "method": self.method.state_dict(),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
         self.history.load_state_dict(state["history"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.torch.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self._estimates.clear()
         self.changes += 1

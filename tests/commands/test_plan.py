@@ -7,11 +7,20 @@ import json
 
 import pytest
 
-from pipemare_exp import models
+from pipemare_exp import methods, models
 from pipemare_exp.commands import plan
 from pipemare_exp.errors import UserError
 
-METHODS = {"gpipe", "pipedream", "pipemare", "pipemare_no_t2"}
+STASHES = ("pipedream", "spectrain_stash", "msnag_stash")
+BUFFERS = {
+    "pipemare": 1,
+    "pipe_optim": 1,
+    "spectrain": 1,
+    "spectrain_stash": 1,
+    "xpipe": 2,
+    "msnag": 1,
+    "msnag_stash": 1,
+}
 
 
 @pytest.fixture
@@ -33,14 +42,16 @@ def test_json_keys_and_numbers(call):
     assert (result["stages"], result["microbatches"], result["slots"]) == (107, 32, "duplex")
     assert result["gpipe_ratio"] == 4.3125
     assert result["tau_fwd"] == [(2 * (107 - i) + 1) / 32 for i in range(1, 108)]
-    assert set(result["methods"]) == METHODS
+    assert set(result["methods"]) == set(methods.costs())
     for name, method in result["methods"].items():
-        assert set(method) == {"utilization", "memory", "activations"}
+        assert set(method) == {"utilization", "memory", "activations", "refused"}
+        assert (method["refused"] is None) == (name != "two_bw")
         assert set(method["memory"]) == {"weights", "gradients", "optimizer", "stash_uniform", "buffers"}
         assert set(method["activations"]) == {"none", "sqrt"}
-        assert method["memory"]["weights"] == method["memory"]["gradients"] == method["memory"]["optimizer"] == 1
-        assert method["memory"]["stash_uniform"] == (3.34375 if name == "pipedream" else 0)
-        assert method["memory"]["buffers"] == (1 if name == "pipemare" else 0)
+        assert method["memory"]["gradients"] == method["memory"]["optimizer"] == 1
+        assert method["memory"]["weights"] == (2 if name == "two_bw" else 1)
+        assert method["memory"]["stash_uniform"] == (3.34375 if name in STASHES else 0)
+        assert method["memory"]["buffers"] == BUFFERS.get(name, 0)
         assert method["utilization"] == (pytest.approx(32 / 138) if name == "gpipe" else 1)
     assert result["methods"]["gpipe"]["activations"] == {"none": 107 * 32, "sqrt": None}
     # Ten segments of 10 stages, one of 7: 10 * 10^2 + 7^2, and inputs for 2 (7 + 17 + ... + 97) slots.
@@ -96,11 +107,16 @@ def test_model_gives_stages_and_sizes(call):
 def test_readable_plan_has_tables_and_grids(call):
     text = call("--stages 3 --microbatches 2 --steps 2")
     assert "P = 3 stages, N = 2 microbatches, duplex slots" in text
-    for word in ("utilization", "stash, equal stages (W)", "pipemare_no_t2", "activations, segments of"):
+    for word in ("utilization", "stash (with stages of equal size", "pipemare_no_t2", "segments of"):
         assert word in text
     assert "stage 2 .  .  F0 F1/B0 F2/B1* F3/B2 B3* .   ." in text
     assert "stage 0 0/0 0/0 | 0/1 0/1" in text  # PipeMare: forward reads 0, backward 1
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_a_shape_that_a_method_refuses_is_told(call):
+    assert "Not two_bw: in duplex slots 2P-1 = 15" in call("--stages 8 --microbatches 4")
+    assert "Not two_bw" not in call("--stages 8 --microbatches 15")
 
 
 def test_large_plans_leave_out_the_middle_and_the_grids(call):

@@ -73,7 +73,8 @@ def test_labels_in_the_order_of_tables():
 
 def test_what_runs_cost_by_their_label():
     known = methods.costs()
-    assert list(known) == ["gpipe", "pipedream", "pipemare", "pipemare_no_t2"]
+    assert list(known)[:4] == ["gpipe", "pipedream", "pipemare", "pipemare_no_t2"]
+    assert set(known) - {"pipemare_no_t2"} <= set(methods.METHODS)
     assert [methods.costs_of(label) for label in ("gpipe", "pipedream", "t1+t2", "t1", "hogwild")] == [
         known["gpipe"], known["pipedream"], known["pipemare"], known["pipemare_no_t2"], None,
     ]  # fmt: skip

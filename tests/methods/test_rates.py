@@ -50,3 +50,19 @@ def test_the_rates_rise_to_the_base_rate():
 def test_without_t1_no_rate_is_changed(name, options):
     method = bound(name, 9, 2, **options)
     assert all(method.rate_factors(t) == [1.0] * 9 for t in range(12))
+
+
+def test_plain_warm_up_is_one_line_for_all_stages():
+    method = bound("plain_warmup", 5, 2, ramp_steps=4, warmup_steps=3)
+    factors = [method.rate_factors(t) for t in range(9)]
+    assert factors == [[f] * 5 for f in (1, 1, 1, 0.25, 0.5, 0.75, 1, 1, 1)]
+
+
+def test_pipedream_lr_divides_by_the_delay_with_a_stash():
+    """`pipedream+t1`, the baseline that later papers call PipeDream-LR: T1's factors, and PipeDream's reads."""
+    both, stash, t1 = (bound(name, 6, 2, lr_rescheduling_steps=K) for name, K in
+                       (("pipedream", 9), ("pipedream", 0), ("pipemare", 9)))  # fmt: skip
+    assert both.label == "pipedream+t1"
+    for t in range(12):
+        assert both.rate_factors(t) == t1.rate_factors(t)
+        assert both.forward(t, 1) == stash.forward(t, 1) == both.backward(t, 1)

@@ -125,6 +125,10 @@ class Trainer:
         self.versions: list[Weights] = [{name: w.detach().clone() for name, w in weights.items()}]
         self.delta: Weights = {name: torch.zeros_like(w) for name, w in self.versions[0].items()}
         self.moments: dict[str, dict] = {name: {} for name in self.versions[0]}
+        self.states: list[dict[str, dict]] = [{name: {} for name in weights}]
+        """The optimizer's state of each parameter, by version."""
+        self.rates: list[list[float]] = []
+        """The rate of each stage, by step."""
         self.read: list[tuple[int, int, int, int]] = []  # (step, n, stage, version read by forward)
 
     def weights(self) -> Weights:
@@ -137,13 +141,16 @@ class Trainer:
         for n, microbatch in enumerate(microbatches):
             if microbatch is None:
                 continue
-            part, grads = self.gradient(self._forward(t, n), self._backward(t, n), microbatch, t, n)
+            part, grads = self._gradient(t, n, microbatch)
             loss += float(part)
             for name, grad in grads.items():
                 total[name] = total[name] + grad
         self._clip(total)
         self._update(t, total, rate)
         return loss
+
+    def _gradient(self, t: int, n: int, microbatch: object) -> tuple[Tensor, Weights]:
+        return self.gradient(self._forward(t, n), self._backward(t, n), microbatch, t, n)
 
     def _forward(self, t: int, n: int) -> Weights:
         picked: Weights = {}
@@ -161,6 +168,9 @@ class Trainer:
             picked.update({name: weights[name] - shift * self.delta[name] for name in names})
         return picked
 
+    def rate_factor(self, t: int, s: int) -> float:
+        return self.rule.rate_factor(t, s)
+
     def _clip(self, total: Weights) -> None:
         if self.clip is None:
             return
@@ -174,14 +184,16 @@ class Trainer:
 
     def _update(self, t: int, total: Weights, rate: float) -> None:
         new: Weights = {}
+        self.rates.append([rate * self.rate_factor(t, s) for s in range(self.rule.stages)])
         for s, names in enumerate(self.stages):
             gamma = self.rule.decay_per_step(s)
-            alpha = rate * self.rule.rate_factor(t, s)
+            alpha = self.rates[t][s]
             for name in names:
                 old = self.versions[t][name]
                 new[name] = self.optimizer.update(old, total[name], alpha, self.moments[name], t + 1)
                 self.delta[name] = gamma * self.delta[name] + (1 - gamma) * (new[name] - old)
         self.versions.append(new)
+        self.states.append({name: dict(state) for name, state in self.moments.items()})
 
 
 def dense_gradient(

@@ -90,7 +90,7 @@ class Emulator:
         self.history = (HostHistory if on_host else DeviceHistory)(stages, method.depths())
         staged = way is not Beside and not on_host and len(stages) >= 2 * staged_copies.FEWEST
         self.weights = StageWeights(self.flat, method, optimizer, self.history, clip, staged)
-        self.optimizer = self.weights.optimizer
+        self.optimizer = self.weights.optimizer.torch
         self.way = way(model, pipeline, self.weights, dropout, execution)
         self._mean_loss = MeanLossWatch(model) if pipeline.microbatches > 1 else None
         model.register_forward_pre_hook(self._refuse_autocast)  # also where the loss switches it on
@@ -132,6 +132,7 @@ class Emulator:
             if n + 1 < count:
                 self.history.prefetch(reads[n + 1])
             share = self.way.run(step, n, microbatch, loss)
+            self.weights.collect(step, n)
             if self._mean_loss is not None:
                 self._look_at(microbatch, share, microbatches)
             total = total + share
@@ -176,7 +177,7 @@ class Emulator:
         """Bytes: `weights` (the live ones), `gradients`, and what is beside them (see `StageWeights.memory`)."""
         return {
             "weights": sum(tensor.nbytes for tensor in self.flat.copies),
-            "gradients": sum(tensor.nbytes for tensor in self.flat.sums),
+            "gradients": sum(tensor.nbytes for tensor in [*self.flat.sums, *self.weights.sums]),
             **self.weights.memory(),
         }
 

@@ -55,12 +55,12 @@ class Gathering:
             if read not in saving.weights:
                 saving.weights[read] = live.clone()
 
-    def note_under_way(self, kind: str, g: int, reads: Sequence[Read], sent: Sent) -> None:
-        """Keep an output that the next stage will not have used when it reaches the checkpoint's version. `reads`: what
-        every stage reads in this pass of `g`."""
+    def note_under_way(self, kind: str, g: int, versions: Sequence[int], sent: Sent) -> None:
+        """Keep an output that the next stage will not have used when it reaches the checkpoint's version. `versions`:
+        the current version of every stage at this pass of `g`, which need not be the one that the pass reads."""
         if self.next is None:
             return
         for saving in self._for(g):
-            if reads[self.next].version >= saving.version:
+            if versions[self.next] >= saving.version:
                 tensors = None if sent[0] is None else [tensor.detach().clone() for tensor in sent[0]]
                 saving.under_way.append({"kind": kind, "index": g, "tensors": tensors, "grads": list(sent[1])})

@@ -20,6 +20,7 @@ from pipemare_exp.pipeline.model.units import Piece, State
 from pipemare_exp.pipeline.runtime.boundary import InFlight, Sent, leaves, sent_of
 from pipemare_exp.pipeline.runtime.gathering import Gathering
 from pipemare_exp.pipeline.runtime.training import Training
+from pipemare_exp.pipeline.schedule.versions import forward_version
 from pipemare_exp.pipeline.shape import Pipeline
 from pipemare_exp.pipeline.stage_weights import StageWeights
 from pipemare_exp.pipeline.weights.flat import FlatWeights
@@ -88,7 +89,7 @@ class Stage:
         `microbatch` is needed at the first and the last stage. `snapshot`: keep the buffers as they are afterwards.
         """
         step, n = divmod(g, self.microbatches)
-        read = self.method.forward(step, n)[self.index]
+        read = self._now(self.method.forward(step, n)[self.index])
         self._load(read)
         with self.dropout.at(step, n):
             if recompute_later:
@@ -106,15 +107,14 @@ class Stage:
         if snapshot:
             self.keep_statistics(step + 1)
         sent = sent_of(outputs)
-        self.gathering.note_under_way("forward", g, self.method.forward(step, n), sent)
+        self.gathering.note_under_way("forward", g, self._versions(g, self.method.delays), sent)
         return sent
 
     def pass_empty(self, g: int, snapshot: bool) -> None:
         """The forward of an empty microbatch: it only takes its turn."""
-        step, n = divmod(g, self.microbatches)
         if snapshot:
-            self.keep_statistics(step + 1)
-        self.gathering.note_under_way("forward", g, self.method.forward(step, n), (None, ()))
+            self.keep_statistics(g // self.microbatches + 1)
+        self.gathering.note_under_way("forward", g, self._versions(g, self.method.delays), (None, ()))
 
     def keep_statistics(self, version: int) -> None:
         self.statistics[version] = [buffer.clone() for buffer in self.buffers]
@@ -122,7 +122,7 @@ class Stage:
     def recompute(self, g: int, state: State | None, microbatch: Any) -> Sent:
         """Run `g` forward again with the weights of this moment, now with a graph; leaves no trace in statistics."""
         step, n = divmod(g, self.microbatches)
-        read = self.method.while_current(self.index, self.method.recompute(step, n)[self.index])
+        read = self._now(self.method.recompute(step, n)[self.index])
         self._load(read)
         if state is None and not self.first:
             state = leaves(self.kept.pop(g), None)
@@ -131,7 +131,7 @@ class Stage:
         self._count_held()
         self.gathering.copy_weights(g, read, self.weights.history.live[self.index])
         sent = sent_of(outputs)
-        self.gathering.note_under_way("recompute", g, self.method.recompute(step, n), sent)
+        self.gathering.note_under_way("recompute", g, self._versions(g, self.method.recompute_delays), sent)
         return sent
 
     def _count_held(self) -> None:
@@ -179,6 +179,7 @@ class Stage:
                 if output.requires_grad and gradient is not None
             ]
             torch.autograd.backward([output for output, _ in roots], [gradient for _, gradient in roots])
+        self.weights.collect(step, n)
         return tuple(tensor.grad for tensor in run.inputs or ())
 
     def update(self, step: int, rate: float) -> None:
@@ -186,6 +187,17 @@ class Stage:
         self.flat.check()
         self.weights.update(step, rate)
         self.flat.gradients.zero_()
+
+    def _versions(self, g: int, delays: Sequence[int]) -> list[int]:
+        """The current version of every stage at a pass of `g`, in which it is `delays` late."""
+        if self.method.synchronous:
+            return [g // self.microbatches] * self.stages
+        start = self.method.warmup_steps
+        return [forward_version(g, delay, self.microbatches, start) for delay in delays]
+
+    def _now(self, read: Read) -> Read:
+        """`read`, as what it is made from where its version is the current one."""
+        return self.method.while_current(self.index, read) if read.version == self.version else read
 
     def _load(self, read: Read) -> None:
         self.weights.load([read] * self.stages)  # of the other stages there is nothing to load
@@ -195,7 +207,7 @@ class Stage:
         held = self.weights.memory()
         return {
             "weights": self.flat.weights.nbytes,
-            "gradients": self.flat.gradients.nbytes,
+            "gradients": sum(tensor.nbytes for tensor in [self.flat.gradients, *self.weights.sums]),
             "history": held["history"],
             "buffers": held["buffers"],
         }
@@ -210,15 +222,18 @@ def buffers_of(parts: Sequence[Piece]) -> list[Tensor]:
 def depths(method: Method, stage: int) -> list[int | None]:
     """How many past versions `stage` has to keep in a real pipeline, where a forward reads what is current.
 
-    None where nothing but the live weights is needed; 0 where a copy of the current version is, because a backward
-    overwrites the live ones (T2) or the method wants w_{t+1} - w_t.
+    None where nothing but the live weights is needed; 0 where a copy of the current version is, because a pass
+    overwrites the live ones (with T2's estimate, a prediction) or the method wants w_{t+1} - w_t.
     """
     found: int | None = 0 if method.tracks()[stage] else None
     step = method.warmup_steps + max(method.delays, default=0) + 1
     for n in range(method.microbatches):
-        read = method.backward(step, n)[stage]
-        if read.buffer is not None or read.version != step:
-            found = max(found or 0, step - read.version)
+        forward = method.while_current(stage, method.forward(step, n)[stage])
+        backward = method.backward(step, n)[stage]
+        if forward.buffer is not None or backward.buffer is not None or backward.ring is not None:
+            found = max(found or 0, 0)
+        if backward.ring is None and backward.version != step:
+            found = max(found or 0, step - backward.version)
     every: list[int | None] = [None] * method.stages
     every[stage] = found
     return every

@@ -16,6 +16,7 @@ from pipemare_exp import methods, models, optimizers
 from pipemare_exp.models.resnet import ResNet, Spec
 from pipemare_exp.pipeline.model.recompute import piece_starts
 from pipemare_exp.pipeline.model.units import Piece, choose_boundaries, pieces, weight_units
+from tests.methods.proofs import PROOFS
 
 METHODS = {
     "gpipe": ("gpipe", {}),
@@ -31,7 +32,8 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Case:
-    """`ranks` None: one per stage. `flush`: the order of a synchronous method's minibatch. `segment`: S."""
+    """`method`: a key of METHODS, or proof:NAME, as the row of tests/methods/proofs.py has it. `ranks` None: one per
+    stage. `flush`: the order of a synchronous method's minibatch. `segment`: S."""
 
     method: str
     stages: int = 2
@@ -54,7 +56,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        parts = [self.model, self.method, f"P{self.stages}", f"N{self.microbatches}", self.slots]
+        parts = [self.model, self.method.replace(":", "-"), f"P{self.stages}", f"N{self.microbatches}", self.slots]
         parts += [f"S{self.segment}"] if self.segment else []
         parts += [self.flush] if self.flush != "gpipe" else []
         parts += [f"R{self.ranks}"] if self.ranks else []
@@ -69,6 +71,9 @@ class Case:
         return asdict(self)
 
     def make_method(self) -> methods.Method:
+        if self.method.startswith("proof:"):
+            name = self.method.removeprefix("proof:")
+            return methods.build(name, **PROOFS[name].options)
         name, options = METHODS[self.method]
         return methods.build(name, **options)
 

@@ -61,7 +61,7 @@ def train(case: Case, out: Path) -> None:
     state = {
         "weights": {index: stage.flat_weights for index, stage in runtime.stages.items()},
         "buffers": {index: stage.buffers for index, stage in runtime.stages.items()},
-        "optimizer": {index: stage.weights.optimizer.state_dict() for index, stage in runtime.stages.items()},
+        "optimizer": {index: stage.weights.optimizer.torch.state_dict() for index, stage in runtime.stages.items()},
         "versions": {
             index: 1 if (ring := stage.weights.history.rings[index]) is None else len(ring)
             for index, stage in runtime.stages.items()

@@ -88,7 +88,7 @@ def check(case: Case, folder: Path) -> None:
     if statistics:
         assert sorted(map(_fingerprint, buffers)) == sorted(map(_fingerprint, statistics))
     assert [loss.item() for loss in results[0]["losses"]] == [loss.item() for loss in losses[case.resume or 0 :]]
-    groups = list(zip(emulator.weights.group_stages, emulator.optimizer.param_groups, strict=True))
+    groups = list(zip(emulator.weights.optimizer.group_stages, emulator.optimizer.param_groups, strict=True))
     for stage in range(case.stages):
         mine = next(r["optimizer"][stage] for r in results if stage in r["optimizer"])["state"]
         parameters = [parameter for owner, group in groups if owner == stage for parameter in group["params"]]

@@ -99,7 +99,7 @@ def test_every_group_has_the_rate_of_its_stage_and_training_goes_on_bit_for_bit(
     whole = fresh()
     weights = train(whole)
     rates = [group["lr"] for group in whole.optimizer.param_groups]
-    assert rates == [whole.rates[stage] for stage in whole.weights.group_stages]
+    assert rates == [whole.rates[stage] for stage in whole.weights.optimizer.group_stages]
     assert len(set(whole.rates)) > 1 and len(rates) > len(whole.rates)
     first, second = fresh(), fresh()
     train(first, 5)
