@@ -144,7 +144,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     *(
         Entry(name, name, "costs")
-        for name in ("schedules", "utilization", "memory", "table1", "activations", "recompute_memory")
+        for name in ("schedules", "utilization", "memory", "table1", "activations", "recompute_memory", "frontier")
     ),
     *(family.entry(task) for family in FAMILIES for task in TASKS),
 )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
+from dataclasses import asdict
 from typing import Any
 
 from pipemare_exp import methods, models
 from pipemare_exp.arguments import whole
-from pipemare_exp.commands import plan_ranks
+from pipemare_exp.commands import plan_ranks, plan_tables
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.method import RECOMPUTATION
-from pipemare_exp.pipeline.schedule import costs, versions
+from pipemare_exp.pipeline.schedule import comparison, costs, versions
 from pipemare_exp.pipeline.schedule import orders as schedule
 from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS
+from pipemare_exp.pipeline.schedule.timing import Times
 from pipemare_exp.settings import MOST_PARTS
 
 HELP = "delays, versions, utilization, memory and the schedule grid of every method"
@@ -24,20 +25,24 @@ examples:
   pipemare plan --stages 4 --microbatches 2 --steps 3      the schedule of every method as a grid
   pipemare plan --model resnet50 --microbatches 32         one stage per weight unit: 107
   pipemare plan --model resnet50 --stages 16 --microbatches 8 --optimizer adamw --json
+  pipemare plan --stages 8 --microbatches 8 --times 1,1.2,0.8,0.1     schedules where operations take unequal times
   pipemare plan --model digits_resnet --stages 4 --microbatches 8 --measure    boundaries for engine=runtime
   pipemare plan --model resnet50 --stages 16 --ranks 16 --per-node 8     what each rank of engine=runtime holds
+
+The table of schedules is found by walking each one on P devices: stages of the model; busy, the
+share of a device's time in which it computes; the time of a step; activations held at the peak,
+together and on the fullest device, in microbatches at one device; W, the weights with stash and
+buffers; the delay of the first stage's weights and the mean delay, in steps (0: synchronous).
+It is left out where P times the larger of N and P is above 50,000.
 
 Memory is in multiples of W, the size of the weights; activations in microbatches at one
 stage, summed over the stages. All numbers are the model's, none is measured.
 """
 
-GRID_STAGES = 8
-GRID_SLOTS = 40
 MOST_ACTIONS = 1_000_000
 """P x N x T: what --steps lays out, action by action."""
-TABLE_WIDTH = 100
-DELAY_ROWS = 24
-"""Above this number of stages the table of delays leaves out those in the middle."""
+MOST_WALKED = 50_000
+"""P times the larger of N and P: what the table of schedules walks, in some seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--steps", type=whole(high=MOST_ACTIONS), metavar="T", help="show the versions (and grids) of the first T steps"
     )
+    times = "what a forward, an input gradient, a weight gradient and a message take (default: 1,1,1,0)"
+    add("--times", metavar="F,I,W,C", default="1,1,1,0", help=times)
     add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
     add(
         "--batch",
@@ -88,11 +95,37 @@ def run(args: argparse.Namespace) -> int:
     if args.ranks is not None:
         return plan_ranks.run(args, stages, sizes, optimizer)
     plan = make_plan(stages, args.microbatches, optimizer, args.slots, args.steps, sizes)
+    units = None if args.model is None else len(models.unit_sizes(args.model))
+    times, rows = _times(args.times), None
+    if stages * max(stages, args.microbatches) <= MOST_WALKED:
+        rows = comparison.compare(stages, args.microbatches, _asynchronous(), args.slots, times, units)
     if args.json:
-        print(json.dumps(plan))
+        print(json.dumps({**plan, "schedules": rows and [asdict(row) for row in rows]}))
     else:
-        _show(plan, args.model, sizes, args.steps)
+        plan_tables.show(plan, args.model, sizes, args.steps, rows)
     return 0
+
+
+def _times(text: str) -> Times:
+    """F,I,W,C as `Times`. UserError for anything else."""
+    try:
+        forward, input_gradient, weight_gradient, communication = map(float, text.split(","))
+    except ValueError as error:
+        raise UserError(
+            f"--times {text}; give four numbers F,I,W,C: what a forward, an input gradient, a weight gradient and a "
+            "message take, as in --times 1,1,1,0"
+        ) from error
+    return Times(forward, input_gradient, weight_gradient, communication)
+
+
+def _asynchronous() -> dict[str, tuple[str, costs.Costs]]:
+    """name -> (title, costs) of the paper's methods that never flush. Later ones run under the same schedules."""
+    return {
+        name: (kind.title if name == kind.name else name, declared)
+        for kind in methods.METHODS.values()
+        for name, declared in kind.costs.items()
+        if kind.study is None and not declared.flushed
+    }
 
 
 def _usual_optimizer(model: str | None) -> str:
@@ -198,108 +231,10 @@ def _measure(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"boundaries": boundaries, "milliseconds": milliseconds}))
         return 0
-    _show_table(
+    plan_tables.show_table(
         ["stage", "first piece", "ms a microbatch"],
         [[str(s), cut[k].name, f"{milliseconds[s]:.2f}"] for s, k in enumerate(first)],
     )
     print(f"Measured forward and backward of {args.batch} examples, one thread. Put into the configuration:")
     print(f"  pipeline.boundaries=[{','.join(map(str, boundaries))}]")
     return 0
-
-
-def _show(plan: dict[str, Any], model: str | None, sizes: list[int] | None, steps: int | None) -> None:
-    """The plan for people: methods, delays and, with `steps`, versions and grids."""
-    stages, microbatches, slots = plan["stages"], plan["microbatches"], plan["slots"]
-    source = f" of {model} ({sum(sizes):,} weights)" if sizes else ""
-    print(f"P = {stages} stages{source}, N = {microbatches} microbatches, {slots} slots.")
-    print(f"A GPipe step takes (N+P-1)/N = {plan['gpipe_ratio']:.6g} times as long as an asynchronous step.")
-    _show_methods(plan)
-    _show_delays(plan, sizes)
-    if steps is not None:
-        _show_schedules(stages, microbatches, steps, slots)
-
-
-def _show_methods(plan: dict[str, Any]) -> None:
-    segment = costs.sqrt_segment(plan["stages"])
-    columns = {
-        "util.": lambda method: method["utilization"],
-        "weights": lambda method: method["memory"]["weights"],
-        "stash": lambda method: method["memory"]["stash_uniform"],
-        "model's": lambda method: method["memory"].get("stash_model"),
-        "buffers": lambda method: method["memory"]["buffers"],
-        "activ.": lambda method: method["activations"]["none"],
-        f"S = {segment}": lambda method: method["activations"]["sqrt"],
-    }
-    possible = {name: method for name, method in plan["methods"].items() if method["refused"] is None}
-    cells = {head: [_number(value(method)) for method in possible.values()] for head, value in columns.items()}
-    shown = {head: values for head, values in cells.items() if set(values) != {"-"}}
-    _show_table(["", *shown], [list(row) for row in zip(possible, *shown.values(), strict=True)])
-    same = next(iter(plan["methods"].values()))["memory"]
-    beside = f"gradients, {_number(same['gradients'])} W, and optimizer, {_number(same['optimizer'])} W"
-    print("util.: utilization. In W, the weights' size: weights, stash (with stages of equal size; the model's),")
-    print(f"buffers (such as T2's); beside them {beside}.")
-    print(f"activ.: activations held, in microbatches at one stage; S = {segment}: in segments of {segment}.")
-    for name, method in plan["methods"].items():
-        if method["refused"] is not None:
-            print(textwrap.fill(f"Not {name}: {method['refused']}.", 100))
-    print()
-
-
-def _number(value: float | None) -> str:
-    """Four digits, integers whole, `-` for what is not defined."""
-    if value is None:
-        return "-"
-    return str(int(value)) if value == int(value) else f"{value:.4g}"
-
-
-def _show_delays(plan: dict[str, Any], sizes: list[int] | None) -> None:
-    stages, microbatches = plan["stages"], plan["microbatches"]
-    delays = versions.slot_delays(stages, plan["slots"])
-    rows = []
-    for s, tau in enumerate(plan["tau_fwd"]):
-        kept = versions.history_depth(delays[s], microbatches) + 1
-        rows.append([str(s), _number(tau), str(kept), *([] if sizes is None else [f"{sizes[s]:,}"])])
-    if stages > DELAY_ROWS:
-        ends = DELAY_ROWS // 3
-        rows = [*rows[:ends], ["..."] * len(rows[0]), *rows[-ends:]]
-    _show_table(["stage", "delay (steps)", "versions", *([] if sizes is None else ["weights"])], rows)
-    print("Versions: the most that PipeDream keeps at one moment, the current one included.\n")
-
-
-def _show_table(header: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for k, heading in enumerate(header):
-        table.add_column(heading, justify="right" if k or heading else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, width=TABLE_WIDTH).print(table)
-
-
-def _show_schedules(stages: int, microbatches: int, steps: int, slots: str) -> None:
-    """Grid of every schedule, with the paper's methods that have it, and the versions that they read; by `print`, which
-    never wraps. Later methods run under the same schedules and may read other versions."""
-    drawn: dict[tuple[bool, bool], list[str]] = {}
-    for kind in methods.METHODS.values():
-        for declared in list(kind.costs.values())[:1] if kind.study is None else ():
-            drawn.setdefault((declared.flushed, declared.stash > 0), []).append(kind.title)
-    for (flushed, stashes), titles in drawn.items():
-        if flushed:
-            plan = schedule.gpipe(stages, microbatches, steps)
-        else:
-            plan = (schedule.pipedream if stashes else schedule.pipemare)(stages, microbatches, steps, slots)
-        print(f"{', '.join(titles)} ({plan.slots} slots): utilization {plan.utilization():.4g} with fill and drain")
-        if stages > GRID_STAGES or plan.length > GRID_SLOTS:
-            print(f"  {stages} stages x {plan.length} slots; grids go up to {GRID_STAGES} x {GRID_SLOTS}\n")
-            continue
-        print(plan.render())
-        print("* updates at the slot's end. Versions read by forward/backward, step by step:")
-        walked = versions.walk(plan)
-        for s in range(stages):
-            by_step = zip(walked.forward[s], walked.backward[s], strict=True)
-            texts = [" ".join(f"{f}/{b}" for f, b in zip(*pair, strict=True)) for pair in by_step]
-            print(f"stage {s} {' | '.join(texts)}")
-        print()

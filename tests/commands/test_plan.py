@@ -38,7 +38,7 @@ def call(capsys):
 
 def test_json_keys_and_numbers(call):
     result = json.loads(call("--stages 107 --microbatches 32 --json"))
-    assert set(result) == {"stages", "microbatches", "slots", "tau_fwd", "gpipe_ratio", "methods"}
+    assert set(result) == {"stages", "microbatches", "slots", "tau_fwd", "gpipe_ratio", "methods", "schedules"}
     assert (result["stages"], result["microbatches"], result["slots"]) == (107, 32, "duplex")
     assert result["gpipe_ratio"] == 4.3125
     assert result["tau_fwd"] == [(2 * (107 - i) + 1) / 32 for i in range(1, 108)]
@@ -117,6 +117,38 @@ def test_readable_plan_has_tables_and_grids(call):
 def test_a_shape_that_a_method_refuses_is_told(call):
     assert "Not two_bw: in duplex slots 2P-1 = 15" in call("--stages 8 --microbatches 4")
     assert "Not two_bw" not in call("--stages 8 --microbatches 15")
+
+
+def test_schedules_are_listed_for_numbers_of_which_some_can_not_be_had(call):
+    rows = {row["name"]: row for row in json.loads(call("--model resnet50 --microbatches 8 --json"))["schedules"]}
+    assert (
+        list(rows)[:3] == ["gpipe", "1f1b", "interleaved"] and list(rows)[-3:] == [n for n in rows if n in METHODS][1:]
+    )
+    assert rows["gpipe"]["utilization"] == pytest.approx(8 / 114)
+    # Down to the loss and up again, then at the first stage one W and seven times I and W.
+    assert rows["zb_h1"]["step"] == 107 + 107 + 15
+    assert rows["pipedream"]["utilization"] == rows["pipemare"]["utilization"] == 1
+    assert rows["pipemare"]["delay"] == [213 / 8, 107 / 8] and rows["gpipe"]["delay"] == [0, 0]
+    for name in ("interleaved", "zb_v"):
+        assert rows[name]["utilization"] is None
+        assert "are 214, the model has 107 weight units; 53 devices are the most" in rows[name]["why_not"]
+    text = call("--stages 4 --microbatches 9")
+    assert "interleaved 1F1B: microbatches=9 on 4 devices" in text and "8 and 10" in text
+    assert "ZB-V" in text and "PipeMare" in text
+
+
+def test_numbers_too_large_to_walk_have_no_table_of_schedules(call):
+    assert json.loads(call("--stages 300 --microbatches 4 --json"))["schedules"] is None
+    assert "Too many stages and microbatches for a table" in call("--stages 4 --microbatches 20000")
+
+
+def test_operations_of_unequal_times(call):
+    rows = {r["name"]: r for r in json.loads(call("--stages 4 --microbatches 8 --times 1,2,0.5,0 --json"))["schedules"]}
+    assert rows["1f1b"]["step"] == pytest.approx((8 + 3) * 3.5)
+    assert rows["zb_h1"]["step"] == pytest.approx(8 * 3.5 + 3 * 2.5)
+    for wrong, words in (("1,2", "four numbers F,I,W,C"), ("1,1,1,-1", "communication=-1.0"), ("0,0,0,1", "no time")):
+        with pytest.raises(UserError, match=words):
+            call(f"--stages 4 --times {wrong}")
 
 
 def test_large_plans_leave_out_the_middle_and_the_grids(call):

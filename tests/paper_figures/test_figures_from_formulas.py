@@ -8,7 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from paper_figures.costs import activations, memory, recompute_memory, schedules, table1, utilization
+from paper_figures.costs import activations, frontier, memory, recompute_memory, schedules, table1, utilization
 from paper_figures.theory import discrepancy as theory_discrepancy
 from paper_figures.theory import divergence as theory_divergence
 from paper_figures.theory import heatmap as theory_heatmap
@@ -60,6 +60,24 @@ def test_memory_counts(tmp_path, table):
         p, n = int(line["stages"]), int(line["microbatches"])
         extra = {"gpipe": 0, "pipedream": p / n, "pipemare": 1, "pipemare_no_t2": 0}[line["method"]]
         assert float(line["memory_W"]) == pytest.approx(2 + extra)
+
+
+def test_frontier_holds_every_schedule_and_says_what_cannot_be_had(tmp_path, table, monkeypatch):
+    monkeypatch.setattr(frontier, "STAGES", (4, 8))
+    lines = table(frontier.draw(tmp_path / "figure")[2])
+    assert {(line["P"], line["N"]) for line in lines} == {(str(p), str(n)) for p in (4, 8) for n in (p // 4, p, 4 * p)}
+    for line in lines:
+        p, n = int(line["P"]), int(line["N"])
+        if line["why_not"]:
+            assert line["schedule"] == "dualpipe_v" and n < 2 * p and not line["throughput"]
+        elif line["slots"]:
+            assert float(line["throughput"]) == pytest.approx(1)
+            held = 2 * p - 1 if line["slots"] == "duplex" else p
+            assert float(line["activations_minibatches"]) == pytest.approx(held / n)
+        elif line["schedule"] in ("gpipe", "1f1b"):
+            assert float(line["throughput"]) == pytest.approx(n / (n + p - 1))
+        elif line["schedule"] in ("zb_v", "zb_h2") and n == 4 * p:
+            assert float(line["throughput"]) == pytest.approx(1)
 
 
 def test_table1_numbers_and_sources(tmp_path, table):

@@ -16,13 +16,22 @@ SLOT_KINDS = ("duplex", "alternating")
 
 
 class Op(StrEnum):
-    """What a stage does; the order of the members is the order inside a slot."""
+    """What a stage does; the order of the members is the order inside a slot.
+
+    A backward either runs whole (B) or in two operations: I makes the gradient of the stage's inputs, which the stage
+    before waits for, and W later that of its weights, which only the update waits for (Qi et al., arXiv 2401.10241).
+    """
 
     FORWARD = "F"
     RECOMPUTE = "R"
     BACKWARD = "B"
+    INPUT_GRADIENT = "I"
+    WEIGHT_GRADIENT = "W"
     UPDATE = "U"
 
+
+WORK = frozenset({Op.FORWARD, Op.BACKWARD, Op.INPUT_GRADIENT, Op.WEIGHT_GRADIENT})
+"""The operations that keep a device busy. Recomputation is not counted (see `Schedule.utilization`)."""
 
 ORDER_IN_SLOT = {op: rank for rank, op in enumerate(Op)}
 
@@ -53,9 +62,9 @@ class Action:
 class Schedule:
     """Who does what when, from the first slot of the fill to the last of the drain.
 
-    name          gpipe, 1f1b, pipedream or pipemare
+    name          gpipe, 1f1b, interleaved, zb_h1, ..., pipemare
     slots         "duplex": a forward and a backward (and a recomputation) fit in one slot; "alternating":
-                  one operation
+                  one operation of a device
     stages        P; stages are numbered from 0 in forward order
     microbatches  N, the microbatches of a minibatch
     steps         minibatches (= optimizer steps) in the schedule
@@ -63,6 +72,7 @@ class Schedule:
     segment       S, stages of a recomputation segment, or None where every activation is kept
     columns       one tuple per stage: its actions in the order in which it executes them
     stashes       whether a backward reads the version that its own forward read (weight stashing)
+    placement     the device of each stage, where devices hold several; None: stage s is alone on device s
     """
 
     name: str
@@ -74,6 +84,30 @@ class Schedule:
     segment: int | None
     columns: tuple[tuple[Action, ...], ...]
     stashes: bool = False
+    placement: tuple[int, ...] | None = None
+
+    @property
+    def devices(self) -> int:
+        """How many devices the stages lie on."""
+        return self.stages if self.placement is None else 1 + max(self.placement)
+
+    def device_of(self, stage: int) -> int:
+        """The device that `stage` lies on."""
+        return stage if self.placement is None else self.placement[stage]
+
+    def stages_on(self, device: int) -> list[int]:
+        """The stages of `device`, in forward order."""
+        return [stage for stage in range(self.stages) if self.device_of(stage) == device]
+
+    def device_columns(self) -> list[list[tuple[int, Action]]]:
+        """What each device executes: (stage, action) in order. Everything lies in one order, duplex slots too."""
+        columns: list[list[tuple[int, Action]]] = [[] for _ in range(self.devices)]
+        for stage, column in enumerate(self.columns):
+            columns[self.device_of(stage)] += [(stage, action) for action in column]
+        if self.placement is not None:
+            for mine in columns:
+                mine.sort(key=lambda item: (item[1].slot, ORDER_IN_SLOT[item[1].op]))
+        return columns
 
     @property
     def length(self) -> int:
@@ -102,10 +136,11 @@ class Schedule:
         return recompute_segment(self.stages, self.segment, stage)
 
     def utilization(self, steady: bool = False) -> float:
-        """Busy over available operation slots; an operation is a forward or a backward.
+        """Busy over available operation slots; an operation is a forward, a backward or one half of a backward.
 
-        Available are P times 2 operations a slot in duplex slots and P times 1 in alternating slots (those of
-        flushed steps always count 1). Recomputation fills no slot that a forward or backward could have: it
+        Every operation counts one slot here, however long it takes; `timing` walks a schedule with times. Available
+        are, for each device, 2 operations a slot in duplex slots and 1 in alternating slots (those of flushed steps
+        always count 1). Recomputation fills no slot that a forward or backward could have: it
         is neither busy nor available. With `steady` only the slots count in which no stage is still filling
         or already draining: from the last stage-first backward to the first stage-last forward of the
         asynchronous part. A schedule that is flushed throughout repeats one minibatch, fill and drain
@@ -115,11 +150,10 @@ class Schedule:
             first, last = self._steady_slots()
         else:
             first, last = 0, self.length - 1
-        work = (Op.FORWARD, Op.BACKWARD)
-        busy = sum(a.op in work and first <= a.slot <= last for column in self.columns for a in column)
+        busy = sum(a.op in WORK and first <= a.slot <= last for column in self.columns for a in column)
         wide = 2 if self.slots == "duplex" else 1
         flushed = max(0, min(last + 1, self.flushed_slots) - first)
-        available = self.stages * (flushed + wide * (last + 1 - first - flushed))
+        available = self.devices * (flushed + wide * (last + 1 - first - flushed))
         return busy / available
 
     def _steady_slots(self) -> tuple[int, int]:
@@ -138,7 +172,8 @@ class Schedule:
     def in_flight(self, stage: int) -> list[int]:
         """Activations held by a stage at the end of every slot, in microbatch-at-one-stage units.
 
-        A microbatch's activations are held from its forward to its backward. With recomputation: from its
+        A microbatch's activations are held from its forward to its backward, or to its weight gradient where the
+        backward is split: that takes the inputs of the stage's layers too. With recomputation: from its
         recomputation to its backward, and the first stage of a segment also holds the segment's input from
         the forward to the recomputation (which turns that input into the activations; it is not counted
         twice).
@@ -152,7 +187,7 @@ class Schedule:
                 change[action.slot] += action.microbatch not in recomputed or keeps_input
             elif action.op is Op.RECOMPUTE:
                 change[action.slot] += not keeps_input
-            elif action.op is Op.BACKWARD:
+            elif action.op in (Op.BACKWARD, Op.WEIGHT_GRADIENT):
                 change[action.slot] -= 1
         held, counts = 0, []
         for difference in change:
@@ -167,6 +202,18 @@ class Schedule:
     def peak_activations(self) -> list[int]:
         """Per stage, the most activations it holds at the end of a slot: what it must have room for."""
         return [max(self.in_flight(stage)) for stage in range(self.stages)]
+
+    def device_peaks(self) -> list[float]:
+        """Per device, the most activations it holds at the end of a slot, in microbatches at one whole device.
+
+        Where a device holds v stages, each is a v-th of what a device with one stage would hold, and so counts 1/v.
+        """
+        peaks = []
+        for device in range(self.devices):
+            mine = self.stages_on(device)
+            held = zip(*map(self.in_flight, mine), strict=True)
+            peaks.append(max(map(sum, held)) / len(mine))
+        return peaks
 
     def render(self) -> str:
         """The schedule as a grid: a row per stage, a column per slot.

@@ -32,6 +32,16 @@ def mean_delays(stages: int, microbatches: int, slots: str = "duplex") -> list[f
     return [delay / microbatches for delay in slot_delays(stages, slots)]
 
 
+def deferred_delays(stages: int, defer: int) -> tuple[list[int], list[int]]:
+    """(L_s of forwards, of input gradients) where weight gradients come `defer` = k microbatches late.
+
+    Alternating slots. An update waits for weight gradients, so every pass sees k microbatches fewer than it would:
+    L_s = P - 1 - s + k, and the input gradient, which would read version t, has a delay of k. Their difference, over N
+    the d_s of T2, stays P - 1 - s. k = 0 is a split backward whose two halves follow each other.
+    """
+    return [delay + defer for delay in slot_delays(stages, "alternating")], [defer] * stages
+
+
 def recompute_delays(stages: int, segment: int) -> list[int]:
     """Slots from recomputation to backward at each stage, in segments of S; tau_recomp is this over N."""
     return [2 * (recompute_segment(stages, segment, s)[-1] - s) + 1 for s in range(stages)]
@@ -81,7 +91,8 @@ class WalkedVersions:
     """What a schedule's execution reads; versions as [stage][step][microbatch].
 
     forward    read by forwards
-    backward   read by backwards: what is current then or, with weight stashing, what the forward read
+    backward   read by backwards and input gradients: what is current then or, with weight stashing, what the forward
+               read
     recompute  read by recomputations (None in the flushed steps); None for a schedule without them
     kept       per stage, the most versions of its weights that are needed at one moment, the current one included
 
@@ -119,7 +130,7 @@ def walk(schedule: Schedule) -> WalkedVersions:
                         stash[action.microbatch] = version
                 elif action.op is Op.RECOMPUTE:
                     recompute[s][t][n] = version
-                else:
+                elif action.op is not Op.WEIGHT_GRADIENT:  # that multiplies what its input gradient left; reads nothing
                     backward[s][t][n] = stash.pop(action.microbatch, version)
             most = max(most, len({version, *stash.values()}))
         kept.append(most)

@@ -21,16 +21,26 @@ class Stage:
     forward_slot: dict[int, int] = field(default_factory=dict)
     backward_slot: dict[int, int] = field(default_factory=dict)
     update_slot: dict[int, int] = field(default_factory=dict)
+    owed: list[int] = field(default_factory=list)
+    weight_gradients: int = 0
+    weight_gradient_slot: dict[int, int] = field(default_factory=dict)
 
 
-def simulate(stages: int, per_step: int, steps: int, slots: str, start: int = 0) -> list[Stage]:
-    """Runs every microbatch through; `slots` duplex, alternating, or flushed (GPipe's order, all steps)."""
+def simulate(
+    stages: int, per_step: int, steps: int, slots: str, start: int = 0, defer: int | None = None
+) -> list[Stage]:
+    """Runs every microbatch through; `slots` duplex, alternating, or flushed (GPipe's order, all steps).
+
+    `defer`: after the flushed steps a backward only makes the gradient that is sent on, and owes the weights' gradient.
+    A stage that owes more than `defer` of them pays one before it does anything else, and the rest once no backward is
+    left. An update waits until the gradients of its minibatch are paid.
+    """
     total = steps * per_step
     flushed = total if slots == "flushed" else start * per_step
     pipeline = [Stage() for _ in range(stages)]
     fed = 0
     slot = 0
-    while any(stage.backwards < total for stage in pipeline):
+    while any(stage.backwards < total or stage.owed for stage in pipeline):
         # The data loader: one microbatch a slot; a flushed minibatch and the first asynchronous one wait
         # until everything before them has left the pipeline.
         waits = fed <= flushed and fed % per_step == 0 or fed == flushed
@@ -48,6 +58,12 @@ def simulate(stages: int, per_step: int, steps: int, slots: str, start: int = 0)
             else:  # one forward, one backward: at most P - s microbatches under way, backwards first
                 may_forward = stage.forwards - stage.backwards < stages - s
                 may_backward, both = True, False
+            pays = bool(stage.owed) and defer is not None and (len(stage.owed) > defer or stage.backwards == total)
+            if pays:
+                stage.weight_gradient_slot[stage.owed.pop(0)] = slot
+                stage.weight_gradients += 1
+                _update_if_complete(stage, flushed + stage.weight_gradients, per_step, slot)
+                continue
             # What was usable at the beginning of the slot: not what this stage is about to send.
             gradient = stage.gradients[0] if stage.gradients and may_backward else None
             activation = stage.activations[0] if stage.activations and may_forward else None
@@ -66,15 +82,22 @@ def simulate(stages: int, per_step: int, steps: int, slots: str, start: int = 0)
                 stage.backward_slot[g] = slot
                 if s:
                     sent.append((s - 1, "gradient", g))
-                if stage.backwards % per_step == 0:
-                    stage.update_slot[stage.version] = slot
-                    stage.version += 1
+                if defer is not None and g >= flushed:
+                    stage.owed.append(g)
+                else:
+                    _update_if_complete(stage, stage.backwards, per_step, slot)
         for receiver, kind, g in sent:
             box = pipeline[receiver].activations if kind == "activation" else pipeline[receiver].gradients
             box.append(g)
         slot += 1
         assert slot < 10 * (total + stages) * (stages + 1), "the simulated pipeline is stuck"
     return pipeline
+
+
+def _update_if_complete(stage: Stage, gradients: int, per_step: int, slot: int) -> None:
+    if gradients % per_step == 0:
+        stage.update_slot[stage.version] = slot
+        stage.version += 1
 
 
 def by_step(values: dict[int, int], per_step: int) -> list[list[int]]:

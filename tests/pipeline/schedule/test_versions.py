@@ -10,7 +10,7 @@ import pytest
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.schedule import orders as schedule
 from pipemare_exp.pipeline.schedule import versions
-from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS
+from pipemare_exp.pipeline.schedule.actions import SLOT_KINDS, Op
 from tests.pipeline.schedule.event_simulation import by_step, simulate
 
 
@@ -39,6 +39,49 @@ def test_closed_form_walk_and_simulation_agree(case):
         assert mare.backward[s] == [[t] * microbatches for t in range(steps)]
         assert dream.backward[s] == read
     assert mare.recompute is None
+
+
+@pytest.mark.parametrize("case", cases(40, seed=2), ids=str)
+@pytest.mark.parametrize("defer", [0, 1, 3, 10])
+def test_deferred_weight_gradients_make_every_pass_later_by_as_much(case, defer):
+    stages, microbatches, steps, _, start = case
+    plan = schedule.pipemare(stages, microbatches, steps, "alternating", start, defer=defer)
+    walked = versions.walk(plan)
+    forward, backward = versions.deferred_delays(stages, defer)
+    for s, stage in enumerate(simulate(stages, microbatches, steps, "alternating", start, defer)):
+        for read, seen, delay in (
+            (walked.forward, stage.read_by_forward, forward[s]),
+            (walked.backward, stage.version_at_backward, backward[s]),
+        ):
+            closed = [versions.forward_version(g, delay, microbatches, start) for g in range(steps * microbatches)]
+            assert read[s] == by_step(seen, microbatches) == by_step(dict(enumerate(closed)), microbatches)
+        for op, slots in ((Op.FORWARD, stage.forward_slot), (Op.WEIGHT_GRADIENT, stage.weight_gradient_slot)):
+            assert {a.microbatch: a.slot for a in plan.columns[s] if a.op is op} == slots
+
+
+def test_deferring_costs_delay_and_activations_and_leaves_the_discrepancy():
+    stages, microbatches = 5, 2
+    for defer in (0, 1, 4):
+        plan = schedule.pipemare(stages, microbatches, 12, "alternating", defer=defer)
+        assert plan.peak_activations() == [stages - s + defer for s in range(stages)]
+        forward, backward = versions.deferred_delays(stages, defer)
+        assert [f - b for f, b in zip(forward, backward, strict=True)] == versions.slot_delays(stages, "alternating")
+
+
+def test_simulation_and_closed_forms_agree_over_5000_random_cases():
+    rng = random.Random(3)
+    for _ in range(5000):
+        stages, microbatches, steps = rng.randint(1, 5), rng.randint(1, 4), rng.randint(1, 5)
+        slots, start = rng.choice(SLOT_KINDS), rng.choice([0, 0, 1])
+        defer = rng.choice([None, 0, 1, 2, 5]) if slots == "alternating" else None
+        ahead = versions.slot_delays(stages, slots)
+        late = [0] * stages
+        if defer is not None:
+            ahead, late = versions.deferred_delays(stages, defer)
+        for s, stage in enumerate(simulate(stages, microbatches, steps, slots, start, defer)):
+            for g in range(steps * microbatches):
+                assert stage.read_by_forward[g] == versions.forward_version(g, ahead[s], microbatches, start)
+                assert stage.version_at_backward[g] == versions.forward_version(g, late[s], microbatches, start)
 
 
 @pytest.mark.parametrize("make", [schedule.gpipe, schedule.one_f_one_b])
