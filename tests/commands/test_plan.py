@@ -139,7 +139,7 @@ def test_schedules_are_listed_for_numbers_of_which_some_can_not_be_had(call):
 
 def test_numbers_too_large_to_walk_have_no_table_of_schedules(call):
     assert json.loads(call("--stages 300 --microbatches 4 --json"))["schedules"] is None
-    assert "Too many stages and microbatches for a table" in call("--stages 4 --microbatches 20000")
+    assert "Too many stages and microbatches for a table" in call("--stages 8 --microbatches 9000")
 
 
 def test_operations_of_unequal_times(call):
