@@ -121,9 +121,8 @@ def test_a_shape_that_a_method_refuses_is_told(call):
 
 def test_schedules_are_listed_for_numbers_of_which_some_can_not_be_had(call):
     rows = {row["name"]: row for row in json.loads(call("--model resnet50 --microbatches 8 --json"))["schedules"]}
-    assert (
-        list(rows)[:3] == ["gpipe", "1f1b", "interleaved"] and list(rows)[-3:] == [n for n in rows if n in METHODS][1:]
-    )
+    assert list(rows)[:3] == ["gpipe", "1f1b", "interleaved"]
+    assert list(rows)[-3:] == ["pipedream", "pipemare", "pipemare_no_t2"]
     assert rows["gpipe"]["utilization"] == pytest.approx(8 / 114)
     # Down to the loss and up again, then at the first stage one W and seven times I and W.
     assert rows["zb_h1"]["step"] == 107 + 107 + 15
