@@ -61,3 +61,14 @@ def test_the_nearest_numbers_of_microbatches_work():
             for near in (below, above):
                 if near:
                     orders.interleaved(devices, near, 1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "count", "gains"),
+    [(8, 8, (1.88, 1.44, 1.29, 1.29)), (8, 32, (1.22, 1.11, 1.07, 1.00)), (107, 8, (14.25, 13.81, 9.54, 9.54))],
+)
+def test_the_gains_that_the_page_of_decisions_names(devices, count, gains):
+    found = rows(devices, count)
+    ours = found["late"].step
+    named = [found[name].step / ours for name in ("gpipe", "interleaved", "zb_h1", "zb_v")]
+    assert named == pytest.approx(gains, abs=0.006)
