@@ -49,6 +49,12 @@ def restore(run: Run, checkpoint: str = "last", device: str | None = None, other
     )
     loop.hash, loop.other_data = identity, other
     loop.check(state)
+    ended = (run.result or {}).get("step")
+    if checkpoint == "last" and ended is not None and state["step"] < ended and run.outcome == "finished":
+        print(
+            f"note: {run.path} ended at step {ended}; its newest checkpoint is older, of step {state['step']}",
+            file=sys.stderr,
+        )
     settle(cfg.threads, prepared.meter, run.meta.get("threads"))
     try:
         (loop.show if checkpoint == "best" else loop.restore)(state)

@@ -80,7 +80,9 @@ def attempt(bench: Bench, random: Random, folder: Path) -> Outcome:
         found = _other(name, done, bench.wanted(name, half, folder), runs, bench)
     if found is None:
         return outcome
-    told = any(word in outcome.said for word in ("damaged", "cannot be used", "passed over", "anew", "is missing"))
+    told = any(
+        word in outcome.said for word in ("damaged", "cannot be used", "passed over", "anew", "is missing", "is older")
+    )
     kind = "detected" if told and name != "resume" else "silent"
     return Outcome(outcome.what, kind, f"differs: {found}\n{outcome.said}")
 
@@ -120,10 +122,13 @@ def _other(name: str, done: Done, wanted: Done, runs: Path, bench: Bench) -> str
     return None
 
 
+_UNCOMPARED = ("run", "seconds", "resumed_from", "metric")
+
+
 def _plain(value: object) -> object:
-    """JSON without the places and times in it."""
+    """JSON without places and times, and without the metric's name, which a run that has lost meta.json no longer says."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if key not in ("run", "seconds", "resumed_from")}
+        return {key: _plain(item) for key, item in value.items() if key not in _UNCOMPARED}
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 

@@ -60,6 +60,25 @@ def test_a_run_is_loaded_with_its_rows_and_its_models(tmp_path: Path, precision:
             assert assemble.prepare(cfg).task.evaluate(loaded.model)["loss"] == row["loss"]
 
 
+def test_the_rows_of_a_finished_run_are_those_that_it_ended_with(tmp_path: Path) -> None:
+    done, _ = run_once([*TINY, "method=gpipe", "max_steps=2", "log_every=1"], tmp_path)
+    for lines in (done.run.metrics_file.read_bytes()[:-20], b"", b"torn"):
+        done.run.metrics_file.write_bytes(lines)
+        with pytest.raises(UserError, match="metrics.jsonl has lost rows"):
+            done.run.metrics()
+        with pytest.raises(UserError, match="metrics.jsonl has lost rows"):
+            load_run(done.run.path)
+
+
+def test_a_checkpoint_older_than_the_end_of_its_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    done, _ = run_once([*TINY, "method=gpipe", "max_steps=5"], tmp_path)
+    evaluate(done.run)
+    assert capsys.readouterr().err == ""
+    (done.run.checkpoints / "previous.pt").replace(done.run.checkpoints / "last.pt")
+    assert evaluate(done.run)["step"] == 3
+    assert "ended at step 5; its newest checkpoint is older, of step 3" in capsys.readouterr().err
+
+
 def test_a_run_that_is_not_there_or_has_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no run"):
         load_run("nothing", tmp_path)

@@ -103,7 +103,14 @@ class Run:
         return "interrupted" if state == "running" and not self.is_locked() else state
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Rows of metrics.jsonl (of one kind: train, eval, outcome). A torn last line is left out."""
+        """Rows of metrics.jsonl (of one kind: train, eval, outcome). A torn last line is left out.
+
+        Raises Damaged where rows are not there any more, or not the same, that were when the run came to its result.
+        """
+        marked = (self.result or {}).get("rows")
+        reason = rows.lost(self.metrics_file, marked) if marked else None
+        if reason:
+            raise Damaged(self.metrics_file, reason, "restore it from a copy, or move the run's folder away")
         return [row for row in rows.read_rows(self.metrics_file) if kind is None or row["kind"] == kind]
 
     def append(self, more: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl: how they are added and read, and how a checkpoint knows that those before it are there."""
+"""The rows of metrics.jsonl: how they are added and read, and how a checkpoint and a result know those before them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def append(path: Path, rows: list[Row]) -> None:
 
 
 def mark(path: Path) -> dict[str, Any]:
-    """What a checkpoint keeps of the rows until now: their number and the SHA-256 of their bytes.
+    """What a checkpoint and a result keep of the rows until now: their number and the SHA-256 of their bytes.
 
     Waits until the disk has them: the checkpoint relies on them.
     """
@@ -41,8 +41,8 @@ def lost(path: Path, marked: dict[str, Any]) -> str | None:
     """Why the rows that `mark` counted are not the first ones of the file; None where they are."""
     first = list(islice(_lines(path), marked["rows"]))
     if len(first) < marked["rows"]:
-        return f"{path.name} has lost rows: {marked['rows']} were written before it, {len(first)} are there"
-    return None if _mark(first) == marked else f"the {marked['rows']} rows of {path.name} before it were changed"
+        return f"{path.name} has lost rows: {marked['rows']} were written, {len(first)} are there"
+    return None if _mark(first) == marked else f"the first {marked['rows']} rows of {path.name} were changed"
 
 
 def keep(path: Path, count: int) -> None:

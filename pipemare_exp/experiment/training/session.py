@@ -197,6 +197,7 @@ class _Session:
         run, say = self.run, self.progress.say
         summary = self._summary(loop, outcome, test)
         if code == 0:
+            summary["rows"] = rows.mark(run.metrics_file)
             write_json(run.path / "result.json", summary)
         if outcome == "failed":
             self._note(lambda: run.set_status(outcome, loop.step, error=self.error))

@@ -22,7 +22,7 @@ from tests.experiment.tiny_training import TINY, prepared, run_once
 
 RESULT_KEYS = [
     "outcome", "step", "epoch", "metric", "best", "last", "test", "config_hash", "seed", "method", "task", "scale",
-    "seconds", "resumed_from",
+    "seconds", "resumed_from", "rows",
 ]  # fmt: skip
 
 
