@@ -126,7 +126,7 @@ _UNCOMPARED = ("run", "seconds", "resumed_from", "metric")
 
 
 def _plain(value: object) -> object:
-    """JSON without places and times, and without the metric's name, which a run that has lost meta.json no longer says."""
+    """JSON without places, times and the metric's name, which a run that has lost meta.json no longer says."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if key not in _UNCOMPARED}
     return [_plain(item) for item in value] if isinstance(value, list) else value
