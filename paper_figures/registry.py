@@ -128,6 +128,9 @@ FAMILIES = (
     Family("recompute", "recompute", "recompute", "segment"),
     Family("hogwild", "hogwild", "hogwild", "delay_scale"),
     Family("hogwild_table", "hogwild_table", "hogwild", "delay_scale"),
+    Family("health", "health", "end_to_end", only=select.END_TO_END),
+    Family("staleness", "staleness", "staleness"),
+    Family("t2_error", "t2_error", "staleness"),
 )
 ENTRIES: tuple[Entry, ...] = (
     *(

@@ -6,7 +6,7 @@ Only what a run logged is in a row: a value that a run has not logged is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,10 @@ DAMAGED = "damaged"
 """The outcome of a run whose folder cannot be read."""
 DATA_DIGITS = 16
 """Of a SHA-256, in a row: 64 bits tell any two files apart that nobody made to be confused. meta.json has it whole."""
+HEALTH = ("step", "epoch", "loss", "grad_norm", "max_delay")
+"""What is known of a training step's health."""
+STALENESS = ("staleness", "t2_error", "update", "grad_norm")
+"""What a look at the staleness of one step gives for every stage."""
 _PATHS = ("runs=", "data.root=", "tracking.uri=", "--runs=")
 _SHOWN = (
     *("name", "task", "scale", "method", "seed", "outcome"),
@@ -30,6 +34,10 @@ _SHOWN = (
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
     """One run. `value` in `evals`, `best` and `last` are of `metric`, in its unit.
+
+    `health` has what was observed of the last step before each evaluation, with the training loss until it; `staleness`
+    has the looks at the weights of every stage, each quantity a list over stages. Both are empty where nothing was
+    logged.
 
     `best` and `last` of a run without a result are those of its evaluations until now. `problem` is the error of a
     failed run, and why a damaged one cannot be read; `data` are the digests of what the run read, {} where none were
@@ -73,6 +81,8 @@ class RunRow:
     machine: dict[str, Any] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
     evals: list[dict[str, Any]] = field(default_factory=list)
+    health: list[dict[str, Any]] = field(default_factory=list)
+    staleness: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
 
     def __post_init__(self) -> None:
@@ -126,6 +136,7 @@ def _read(run: Run) -> RunRow:
         raise UserError(f"status.json says {outcome}, but result.json is missing")
     result = run.result or {}
     metric = result.get("metric") or meta.get("metric") or ""
+    rows = run.metrics()
     evals = [
         {
             "step": row["step"],
@@ -135,7 +146,8 @@ def _read(run: Run) -> RunRow:
             "value": row.get(metric),
             "seconds": row.get("seconds"),
         }
-        for row in run.metrics("eval")
+        for row in rows
+        if row["kind"] == "eval"
     ]
     result = result or _so_far(metric, evals)
     return RunRow(
@@ -176,8 +188,20 @@ def _read(run: Run) -> RunRow:
         machine=dict(meta.get("machine") or {}),
         data=data_of(meta),
         evals=evals,
+        health=_health(rows, {one["step"] for one in evals}),
+        staleness=[
+            {"step": row["step"], "epoch": row["epoch"], **{name: row[name] for name in STALENESS}}
+            for row in rows
+            if row["kind"] == "staleness"
+        ],
         problem=status.get("error") if outcome == "failed" else None,
     )
+
+
+def _health(rows: Sequence[Mapping[str, Any]], steps: set[int]) -> list[dict[str, Any]]:
+    """The training rows at `steps`, those of evaluations, and the last one, if anything was observed in them."""
+    trained = [row for row in rows if row["kind"] == "train" and row.get("grad_norm") is not None]
+    return [{name: row[name] for name in HEALTH} for row in trained if row["step"] in steps or row is trained[-1]]
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:

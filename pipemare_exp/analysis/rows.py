@@ -2,9 +2,14 @@
 
 A folder of committed rows holds two files:
 
-- `runs.csv`: one row per run. The columns are the fields of `RunRow` but `evals` and `problem`; lists and objects are
-  JSON. Where no run has recorded its data, the column `data` is not there.
+- `runs.csv`: one row per run. The columns are the fields of `RunRow` but `problem` and what the other files hold;
+  lists and objects are JSON. Where no run has recorded its data, the column `data` is not there.
 - `metrics.csv`: one row per evaluation, keyed by `identity` (and `name`: a copied run keeps its identity).
+
+and two more where any run has logged what they hold, keyed in the same way:
+
+- `health.csv`: one row per evaluation, of the last step before it;
+- `staleness.csv`: one row per step looked at and stage.
 
 `write` makes them from rows, `read` reads a folder of either kind. A value that a run has not logged is an empty cell.
 """
@@ -19,13 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from pipemare_exp.analysis.csv import write_csv
-from pipemare_exp.analysis.row import DAMAGED, RunRow, from_run
+from pipemare_exp.analysis.row import DAMAGED, HEALTH, STALENESS, RunRow, from_run
 from pipemare_exp.errors import UserError
 from pipemare_exp.experiment.runs.folder import find_runs
 
 RUNS_FILE = "runs.csv"
 METRICS_FILE = "metrics.csv"
-COLUMNS = [one.name for one in fields(RunRow) if one.name not in ("evals", "problem")]
+HEALTH_FILE = "health.csv"
+STALENESS_FILE = "staleness.csv"
+COLUMNS = [one.name for one in fields(RunRow) if one.name not in ("evals", "health", "staleness", "problem")]
 _JSON = {"overrides", "test", "settings", "notes", "versions", "machine", "data"}
 _INTEGERS = {
     "seed",
@@ -42,7 +49,7 @@ _FLOATS = {"best", "last", "seconds", "rate", "decay", "delay_scale"}
 
 
 def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
-    """Writes `runs.csv` and `metrics.csv`; rows sorted by name, so that the same runs give the same bytes."""
+    """Writes the files of a folder of committed rows; sorted by name, so that the same runs give the same bytes."""
     rows = sorted(rows, key=lambda row: row.name)
     columns = [name for name in COLUMNS if name != "data" or any(row.data for row in rows)]
     table = [
@@ -52,16 +59,36 @@ def write(rows: Sequence[RunRow], folder: Path) -> list[Path]:
         }
         for row in rows
     ]
-    metrics = [
-        {"identity": row.identity, "name": row.name, **{key: _exact(value) for key, value in one.items()}}
-        for row in rows
-        for one in row.evals
-    ]
+    metrics = [_keyed(row, one) for row in rows for one in row.evals]
     head = {"identity": None, "name": None, "step": None}
     return [
         write_csv(folder / RUNS_FILE, table or [dict.fromkeys(columns)]),
         write_csv(folder / METRICS_FILE, metrics or [head]),
+        *_write_if_any(folder / HEALTH_FILE, [_keyed(row, one) for row in rows for one in row.health]),
+        *_write_if_any(
+            folder / STALENESS_FILE,
+            [_keyed(row, line) for row in rows for one in row.staleness for line in _lines(one)],
+        ),
     ]
+
+
+def _keyed(row: RunRow, values: dict[str, Any]) -> dict[str, Any]:
+    return {"identity": row.identity, "name": row.name, **{key: _exact(value) for key, value in values.items()}}
+
+
+def _write_if_any(path: Path, table: list[dict[str, Any]]) -> list[Path]:
+    """The file, if there is anything to hold; none of earlier rows is left where there is not."""
+    if not table:
+        path.unlink(missing_ok=True)
+        return []
+    return [write_csv(path, table)]
+
+
+def _lines(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """One look at a run's stages as lines, one a stage."""
+    stages = range(len(one[STALENESS[0]]))
+    place = {"step": one["step"], "epoch": one["epoch"]}
+    return [{**place, "stage": stage, **{name: one[name][stage] for name in STALENESS}} for stage in stages]
 
 
 def _exact(value: Any) -> Any:
@@ -99,12 +126,15 @@ def read_committed(folder: Path) -> list[RunRow]:
                             **{key: float(line[key]) if line[key] else None for key in ("loss", "value", "seconds")},
                         }
                     )
+        health, staleness = _read_health(folder / HEALTH_FILE), _read_staleness(folder / STALENESS_FILE)
         with (folder / RUNS_FILE).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.DictReader(file) if line["name"]]
         return [
             RunRow(
                 **{name: _cell(name, line[name]) for name in COLUMNS if name != "data" or name in line},
                 evals=evals.get(line["name"], []),
+                health=health.get(line["name"], []),
+                staleness=list(staleness.get(line["name"], {}).values()),
             )
             for line in lines
         ]
@@ -113,6 +143,39 @@ def read_committed(folder: Path) -> list[RunRow]:
             f"{folder} is no folder of committed rows ({type(problem).__name__}: {problem}); it must hold "
             f"{RUNS_FILE} and {METRICS_FILE} as `pipemare figures --rows` writes them"
         ) from problem
+
+
+def _read_health(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """By the run's name; {} where there is no such file."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in _lines_of(path):
+        whole = {key: int(line[key]) for key in ("step", "epoch", "max_delay")}
+        values = {key: _number(line[key]) for key in HEALTH}
+        found.setdefault(line["name"], []).append(values | whole)
+    return found
+
+
+def _read_staleness(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
+    """By the run's name and the step; {} where there is no such file."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for line in _lines_of(path):
+        step = int(line["step"])
+        empty = {"step": step, "epoch": int(line["epoch"]), **{name: [] for name in STALENESS}}
+        one = found.setdefault(line["name"], {}).setdefault(step, empty)
+        for name in STALENESS:
+            one[name].append(_number(line[name]))
+    return found
+
+
+def _lines_of(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
 
 
 def committed(folder: Path) -> list[Path]:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from pipemare_exp.pipeline.observed import Observed
+
 Loss = Callable[[nn.Module, Any], Tensor]
 """loss(model, microbatch): the microbatch's share of the minibatch's loss, a scalar. The shares of a minibatch add up
 to its loss, so each is already divided by the count of the whole minibatch."""
@@ -26,17 +28,34 @@ class Engine(Protocol):
         """Files beside a checkpoint's own that `state_dict` belongs with, named from the folder of checkpoints."""
         ...
 
-    def step(self, microbatches: Sequence[Any | None], loss: Loss, rate: float) -> Tensor:
+    def step(
+        self,
+        microbatches: Sequence[Any | None],
+        loss: Loss,
+        rate: float,
+        *,
+        observed: bool = False,
+        diagnosed: bool = False,
+    ) -> Tensor:
         """Forward and backward of every microbatch of a minibatch, and the update from version t to t + 1, at the base
         rate `rate`; returns the minibatch's loss, a detached scalar on the engine's device.
 
-        None stands for an empty microbatch. An engine that was given its minibatches, loss and rates beforehand leaves
-        the arguments unused.
+        None stands for an empty microbatch. `observed`: note what `observed()` tells of the step; `diagnosed`: its
+        staleness too. Neither changes a bit of training. An engine that was given its minibatches, loss, rates and
+        observed steps beforehand leaves the arguments unused.
         """
         ...
 
-    def finite(self) -> bool:
-        """Whether all weights of version t are finite numbers. Waits for the device."""
+    def observed(self) -> Observed:
+        """What was noted of the step just made, which was to be observed. Waits for the device."""
+        ...
+
+    def non_finite(self) -> dict[str, int | None]:
+        """How many numbers of version t are not finite: of the `weights`, the `buffers` (the model's, but for those
+        that held such numbers before training), the `optimizer`'s state and the `method`'s buffers.
+
+        Asked after an observed step. None stands for what this engine cannot see. Waits for the device.
+        """
         ...
 
     def evaluation(self) -> AbstractContextManager[nn.Module]:

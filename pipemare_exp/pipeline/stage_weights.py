@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pipemare_exp.pipeline.clipping import Clip
 from pipemare_exp.pipeline.method import Method
+from pipemare_exp.pipeline.observed import non_finite, norms
 from pipemare_exp.pipeline.weights.flat import FlatWeights
 from pipemare_exp.pipeline.weights.history import History
 from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer
@@ -54,6 +55,8 @@ class StageWeights:
         """What the live weights are."""
         self._estimates: dict[int, Read] = {}
         """What `beside` has made in this step, by stage: it stands in the history's spare memory."""
+        self.grad_norms: Tensor | None = None
+        """Of the last update that was observed: the norm of each owned stage's gradient, before clipping."""
         self.changes = 0
         """How often the versions that reads name have changed: by an update, by a checkpoint."""
 
@@ -128,14 +131,25 @@ class StageWeights:
             total.add_(self.flat.gradients)
             self.flat.gradients.zero_()
 
+    def copy_of(self, stage: int, read: Read) -> Tensor:
+        """The weights that `read` names, in memory of their own. No pass of its step may have been run yet."""
+        if read.buffer is None:
+            return self._source(stage, read).clone()
+        return torch.add(self._source(stage, read), existing(self.method.buffers[read.buffer][stage]), alpha=read.coef)
+
     @torch.no_grad()
-    def update(self, step: int, rate: float) -> None:
-        """The update of `step` from the summed gradients, at base rate `rate`: version t + 1 becomes the current."""
+    def update(self, step: int, rate: float, observed: bool = False) -> None:
+        """The update of `step` from the summed gradients, at base rate `rate`: version t + 1 becomes the current.
+
+        `observed`: note the gradients' norms, here because clipping, methods and optimizers write over gradients.
+        """
         self.load_current()
         for total in self.sums:
             self.flat.gradients.copy_(total)
             total.zero_()
         owned = [self.stages[stage] for stage in self.owned]
+        if observed:
+            self.grad_norms = norms([self.flat.stage_gradients[stage] for stage in self.owned])
         if self.clip is not None:
             for stages in [owned] if self.clip[0] == "global" else [[stage] for stage in owned]:
                 nn.utils.clip_grad_norm_(stages, self.clip[1])
@@ -163,6 +177,15 @@ class StageWeights:
                 self.history.store(stage)
             else:
                 yield None
+
+    def non_finite(self) -> dict[str, int]:
+        """How many numbers of the `optimizer`'s state and of the `method`'s buffers are not finite."""
+        states = (value for state in self.optimizer.torch.state.values() for value in state.values())
+        buffers = (tensor for stages in self.method.buffers.values() for tensor in stages if tensor is not None)
+        return {
+            "optimizer": non_finite(value for value in states if isinstance(value, Tensor)),
+            "method": non_finite(buffers),
+        }
 
     def memory(self) -> dict[str, int]:
         """Bytes beside the live weights: `history` (on the device) and `host` (of the history, in host memory), the

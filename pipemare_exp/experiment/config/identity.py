@@ -16,6 +16,7 @@ NOT_IDENTITY = (
     "progress",
     "log_every",
     "checkpoint",
+    "diagnostics",
     "data.root",
     "data.changed",
     "threads",

@@ -237,6 +237,15 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class DiagnosticsConfig:
+    """At which steps the staleness of every stage's weights is looked at and logged: every so many, and the last one
+    before each evaluation. Off by default; it only reads, so it is no part of a run's identity. Emulator only."""
+
+    every_steps: int | None = bounded(low=1)
+    at_evaluations: bool = False
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole configuration of one run."""
 
@@ -266,3 +275,4 @@ class Config:
     tracking: TrackingConfig = TrackingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()

@@ -85,6 +85,12 @@ def _check_engine(cfg: Config) -> None:
         return
     if engine.graphs == "on":
         raise UserError("engine.graphs=on with engine=runtime: only the emulator captures CUDA graphs; leave it out")
+    if cfg.diagnostics.every_steps is not None or cfg.diagnostics.at_evaluations:
+        raise UserError(
+            "diagnostics with engine=runtime: they compare the weights of a step with those that its forwards read, "
+            "and a rank of a real pipeline has not kept these; leave them out, or take engine=emulator, which trains "
+            "the same weights"
+        )
     if engine.history == "host":
         raise UserError("engine.history=host with engine=runtime: only the emulator knows it; leave it out")
     check_clip_of_runtime(optimizer.clip)

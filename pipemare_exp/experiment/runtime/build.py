@@ -13,7 +13,7 @@ from pipemare_exp.experiment.config.schema import Config
 from pipemare_exp.experiment.runtime import rank_files
 from pipemare_exp.experiment.training import assemble
 from pipemare_exp.experiment.training.assemble import Prepared
-from pipemare_exp.experiment.training.loop import evaluation_due
+from pipemare_exp.experiment.training.loop import evaluation_due, row_due
 from pipemare_exp.pipeline.model.cutting import cut
 from pipemare_exp.pipeline.runtime.feed import Feed
 from pipemare_exp.pipeline.runtime.rank import Runtime
@@ -74,7 +74,7 @@ def build(prepared: Prepared, ranks: int, folder: Path, checkpoint: Callable[[in
         run_columns(cfg),
         Transport(ranks_of(pipeline.stages, ranks), cfg.engine.timeout or TIMEOUT, device),
         Feed(minibatches, pipeline.microbatches),
-        Hooks(lambda version: evaluation_due(cfg, version), checkpoint, save),
+        Hooks(lambda version: evaluation_due(cfg, version), checkpoint, save, lambda version: row_due(cfg, version)),
     )
     runtime.save_last()
     return runtime

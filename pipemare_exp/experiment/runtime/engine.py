@@ -21,6 +21,7 @@ from pipemare_exp.experiment.runtime.build import build
 from pipemare_exp.experiment.runtime.decisions import tell
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.pipeline.model.cutting import cut
+from pipemare_exp.pipeline.observed import Observed, finite_buffers, non_finite, total_norm
 from pipemare_exp.pipeline.runtime.inbox import RankFailure, Stopped
 from pipemare_exp.pipeline.runtime.rank import Runtime
 from pipemare_exp.pipeline.runtime.stage import buffers_of
@@ -38,6 +39,8 @@ class RuntimeEngine:
         self.runtime: Runtime | None = None
         self.version = 0
         self._filled = 0
+        self._statistics = finite_buffers(prepared.model)
+        self._health: tuple[int, list[list[float]]] = (-1, [])
         self._resume: int | None = None
         self._pipeline = prepared.pipeline
 
@@ -55,10 +58,13 @@ class RuntimeEngine:
         assert self.runtime is not None, "start() comes first"
         return self.runtime
 
-    def step(self, microbatches: Any, loss: Any, rate: float) -> Tensor:
+    def step(
+        self, microbatches: Any, loss: Any, rate: float, *, observed: bool = False, diagnosed: bool = False
+    ) -> Tensor:
         """Work until the next update of stage 0, the last one of that step; returns the step's loss.
 
-        The arguments are not used: every rank reads its microbatches, the loss and the rates by itself.
+        The arguments are not used: every rank reads its microbatches, the loss and the rates by itself, and knows
+        which steps are observed.
         """
         runtime = self.running
         with self._named():
@@ -95,11 +101,33 @@ class RuntimeEngine:
                 mine.copy_(sent)
         self._filled = self.version
 
-    def finite(self) -> bool:
-        """Whether all weights of version t are finite."""
-        with self._named():
-            self._fill()
-        return all(bool(torch.isfinite(parameter).all()) for parameter in self.replica.parameters())
+    def _told(self) -> list[list[float]]:
+        """What every stage has measured of the step just made (see `Stage.health`), by messages that come once."""
+        if self._health[0] != self.version:
+            with self._named():
+                self._health = self.version, self.running.health(self.version)
+        return self._health[1]
+
+    def observed(self) -> Observed:
+        """The norm over all stages, from every rank's share, and the longest of their delays."""
+        told = self._told()
+        return Observed(total_norm(norm for norm, *_ in told), int(max(delay for _, delay, *_ in told)))
+
+    def non_finite(self) -> dict[str, int | None]:
+        """Of weights and buffers, what the replica has; of the rest, what the stages have counted. Before `start` no
+        stage is there to count."""
+        told: list[list[float]] | None = None
+        if self.runtime is not None:
+            with self._named():
+                self._fill()
+            told = self._told()
+        buffers = dict(self.replica.named_buffers())
+        return {
+            "weights": non_finite(self.replica.parameters()),
+            "buffers": non_finite(buffers[name] for name in self._statistics if name in buffers),
+            "optimizer": None if told is None else int(sum(count for *_, count, _ in told)),
+            "method": None if told is None else int(sum(count for *_, count in told)),
+        }
 
     @contextmanager
     def evaluation(self) -> Iterator[nn.Module]:

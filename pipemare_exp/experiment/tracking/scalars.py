@@ -8,9 +8,15 @@ from typing import Any
 
 
 def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """The scalars of one row: {"train/loss": ..., "train/rate": ..., "epoch": ...}; {} if it has none."""
+    """The scalars of one row: {"train/loss": ..., "train/rate": ..., "epoch": ...}; {} if it has none.
+
+    Counts of numbers that are not finite stand under health/, those of evaluations and of a divergence on one curve.
+    Of a row that has a value for every stage, the mean and the largest one.
+    """
     kind = row.get("kind")
-    if kind not in ("train", "eval"):
+    if kind == "staleness":
+        return _over_stages(row)
+    if kind not in ("train", "eval", "outcome"):
         return {}
     place = "train" if kind == "train" else row.get("split", "eval")
     named = {}
@@ -20,8 +26,19 @@ def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
         if key in ("epoch", "seconds"):
             if kind == "train":
                 named[key] = float(value)  # one curve each, from the training rows
+        elif key.startswith("non_finite_"):
+            named[f"health/{key}"] = float(value)
         else:
             named[f"{place}/{key}"] = float(value)
+    return named
+
+
+def _over_stages(row: Mapping[str, Any]) -> dict[str, float]:
+    named = {}
+    for key, values in row.items():
+        known = [float(one) for one in values if one is not None] if isinstance(values, list) else []
+        if known:
+            named[f"staleness/{key}_mean"], named[f"staleness/{key}_max"] = sum(known) / len(known), max(known)
     return named
 
 

@@ -23,6 +23,7 @@ from pipemare_exp.experiment.runs.checkpoint import Checkpoints, State, write
 from pipemare_exp.experiment.runs.folder import Run
 from pipemare_exp.experiment.training.assemble import Prepared
 from pipemare_exp.pipeline.engine import Engine
+from pipemare_exp.pipeline.observed import Observed, Staleness
 
 FORMAT = 3
 """Of a checkpoint's contents; a reader refuses what it does not know."""
@@ -33,11 +34,15 @@ BEST = "best.pt"
 
 
 class Diverged(Exception):
-    """The loss of `step`, or the weights after it, are not finite: an outcome, not an error."""
+    """`cause`, of `step` or after it, is not finite: an outcome, not an error.
 
-    def __init__(self, step: int):
-        super().__init__(f"diverged at step {step}")
-        self.step = step
+    `cause`: loss, weights, buffers, optimizer, method or evaluation (its loss); `counts`: how many numbers of the state
+    after the step are not finite, as the row of an evaluation has them.
+    """
+
+    def __init__(self, step: int, cause: str, counts: dict[str, int | None] | None = None):
+        super().__init__(f"diverged at step {step}: {cause}")
+        self.step, self.cause, self.counts = step, cause, counts or {}
 
 
 def evaluation_due(cfg: Config, step: int) -> bool:
@@ -45,6 +50,18 @@ def evaluation_due(cfg: Config, step: int) -> bool:
     assert cfg.steps_per_epoch is not None
     epochs, rest = divmod(step, cfg.steps_per_epoch)
     return step == last_step(cfg) or (rest == 0 and epochs % cfg.evaluation.every_epochs == 0)
+
+
+def row_due(cfg: Config, step: int) -> bool:
+    """Whether there is a row for the training until `step` updates: every so many of them, and before an evaluation."""
+    return step % cfg.log_every == 0 or evaluation_due(cfg, step)
+
+
+def diagnosis_due(cfg: Config, step: int) -> bool:
+    """Whether the staleness of the step that makes `step` updates is looked at."""
+    wanted = cfg.diagnostics
+    every = wanted.every_steps is not None and step % wanted.every_steps == 0
+    return every or (wanted.at_evaluations and evaluation_due(cfg, step))
 
 
 class Loop:
@@ -121,12 +138,21 @@ class Loop:
         return True
 
     def _train(self, minibatch: list[Any]) -> None:
-        self._losses.append(self.engine.step(minibatch, self.task.loss, self.rate(self.step)))
-        self.step += 1
+        made = self.step + 1
+        due, diagnosed = row_due(self.cfg, made), diagnosis_due(self.cfg, made)
+        loss = self.engine.step(
+            minibatch, self.task.loss, self.rate(self.step), observed=due or diagnosed, diagnosed=diagnosed
+        )
+        self._losses.append(loss)
+        self.step = made
         self.stepped()
-        if self.step % self.cfg.log_every == 0 or self._evaluation_due():
+        if due or diagnosed:
             self._look()
-            self._report()
+            observed = self.engine.observed()
+            if due:
+                self._report(observed)
+            if observed.staleness is not None:
+                self._tell_staleness(observed.staleness)
 
     def _look(self) -> None:
         """Bring the losses to the host; raise Diverged at the first that is not finite."""
@@ -139,11 +165,11 @@ class Loop:
                 self.step = number - 1
                 self._report()
                 self.step = number
-                raise Diverged(number)
+                raise Diverged(number, "loss")
             self._window.append(loss)
 
-    def _report(self) -> None:
-        """One row for the steps since the last one: their mean loss, and the rate of the last."""
+    def _report(self, observed: Observed | None = None) -> None:
+        """One row for the steps since the last one: their mean loss, and of the last its rate and its `observed`."""
         if not self._window:
             return
         row = {
@@ -152,17 +178,27 @@ class Loop:
             "epoch": (self.step - 1) // self._steps_per_epoch + 1,
             "loss": sum(self._window) / len(self._window),
             "rate": self.rate(self.step - 1),
+            "grad_norm": None if observed is None else observed.grad_norm,
+            "max_delay": None if observed is None else observed.max_delay,
             "seconds": round(self.seconds, 3),
         }
         self._window = []
         self.emit([row])
 
+    def _tell_staleness(self, staleness: Staleness) -> None:
+        """A row of the step's staleness, stage by stage."""
+        epoch = (self.step - 1) // self._steps_per_epoch + 1
+        row = {"kind": "staleness", "step": self.step, "epoch": epoch, **vars(staleness)}
+        self.emit([{**row, "seconds": round(self.seconds, 3)}])
+
     def _evaluation_due(self) -> bool:
         return evaluation_due(self.cfg, self.step)
 
     def _evaluate(self) -> None:
-        if not self.engine.finite():
-            raise Diverged(self.step)
+        found = self.engine.non_finite()
+        counts = {f"non_finite_{what}": number for what, number in found.items()}
+        if bad := [what for what, number in found.items() if number]:
+            raise Diverged(self.step, bad[0], counts)
         with self.engine.evaluation() as model:
             values = self.task.evaluate(model)
             self.latest = values[self.metric.name]
@@ -174,7 +210,9 @@ class Loop:
                     self._keep_best(model)
         self.evaluated = self.step
         row = {"kind": "eval", "step": self.step, "epoch": self.epochs_done, "split": self.task.eval_split}
-        self.emit([{**row, **values, "seconds": round(self.seconds, 3)}])
+        self.emit([{**row, **values, **counts, "seconds": round(self.seconds, 3)}])
+        if not math.isfinite(values["loss"]):
+            raise Diverged(self.step, "evaluation", counts)
 
     def _keep_weights(self, model: torch.nn.Module, count: int) -> None:
         """Keep the model of this evaluation for averaging, and the `count` - 1 before it."""

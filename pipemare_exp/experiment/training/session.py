@@ -31,6 +31,16 @@ from pipemare_exp.experiment.training.loop import Diverged, Loop
 from pipemare_exp.experiment.training.progress import Progress
 from pipemare_exp.experiment.training.threads import settle
 
+CAUSES = {
+    "loss": "its loss is",
+    "weights": "the weights are",
+    "buffers": "the model's buffers, such as BatchNorm's statistics, are",
+    "optimizer": "the optimizer's state is",
+    "method": "the method's buffers, such as T2's delta, are",
+    "evaluation": "the loss of the evaluation is",
+}
+"""What a run diverged by (`cause`), in words."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a write meets on a full disk, beyond a quota and beyond the largest file allowed."""
 
@@ -113,7 +123,7 @@ class _Session:
         self.hash = config_hash(self.cfg)
         self.checkpoints = Checkpoints(run.checkpoints, self.cfg.checkpoint.keep)
         self.tracker: GuardedTracker | None = None
-        self.error = ""
+        self.error, self.cause = "", ""
         self.sessions: list[dict[str, Any]] = []
         self.inputs, self.other = inputs, other
         self.loop = make_loop(prepared, run, self.checkpoints, emit=self._emit, stop=stop.wanted, stepped=progress.step)
@@ -169,7 +179,9 @@ class _Session:
         except Diverged as end:
             loop.step = end.step
             epoch = (end.step - 1) // (self.cfg.steps_per_epoch or 1) + 1
-            self._emit([{"kind": "outcome", "outcome": "diverged", "step": end.step, "epoch": epoch}])
+            self.cause = end.cause
+            row = {"kind": "outcome", "outcome": "diverged", "step": end.step, "epoch": epoch, "cause": end.cause}
+            self._emit([{**row, **end.counts}])
             return "diverged", 0, None
         except KeyboardInterrupt:
             return "interrupted", 130, None
@@ -219,6 +231,7 @@ class _Session:
         whole = loop.step if outcome != "diverged" else loop.step - 1  # the step that diverged completes no epoch
         return {
             "outcome": outcome,
+            **({"cause": self.cause} if self.cause else {}),
             "step": loop.step,
             "epoch": whole // (cfg.steps_per_epoch or 1),
             "metric": self.prepared.task.metric,
@@ -240,7 +253,7 @@ def describe(summary: Mapping[str, Any]) -> str:
     metric = summary["metric"]
     values = [f"{name} {metric} {_shown(summary[name], metric)}" for name in ("best", "last")]
     if summary["outcome"] == "diverged":
-        values.insert(0, f"at step {summary['step']}")
+        values.insert(0, f"at step {summary['step']} ({CAUSES[summary.get('cause', 'loss')]} not finite)")
     return ", ".join(values) + f", {summary['seconds']:.0f} s"
 
 

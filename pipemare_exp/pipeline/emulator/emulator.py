@@ -32,10 +32,12 @@ from torch import Tensor, nn
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.clipping import Clip, check_clip
 from pipemare_exp.pipeline.emulator.mean_loss import MeanLossWatch
+from pipemare_exp.pipeline.emulator.staleness import Diagnosis
 from pipemare_exp.pipeline.emulator.ways import Beside, Execution, choose
 from pipemare_exp.pipeline.engine import Loss
 from pipemare_exp.pipeline.method import Method
 from pipemare_exp.pipeline.model.dropout import KeyedDropout
+from pipemare_exp.pipeline.observed import Observed, Staleness, finite_buffers, non_finite, total_norm
 from pipemare_exp.pipeline.shape import Pipeline
 from pipemare_exp.pipeline.stage_weights import StageWeights
 from pipemare_exp.pipeline.weights import staged_copies
@@ -81,6 +83,9 @@ class Emulator:
             )
         execution = execution or Execution()
         self.model, self.pipeline, self.method = model, pipeline, method
+        self._statistics = finite_buffers(model)
+        self._max_delay = 0
+        self._staleness: Staleness | None = None
         self.flat = flat_weights(execution.precision, model, pipeline.stage_parameters, pipeline.split)
         stages = self.flat.stages
         method.bind(pipeline.shape, [stage.detach() for stage in stages])
@@ -110,11 +115,20 @@ class Emulator:
         """Empty: `state_dict` is whole."""
         return []
 
-    def step(self, microbatches: Sequence[Any | None], loss: Loss, rate: float) -> Tensor:
+    def step(
+        self,
+        microbatches: Sequence[Any | None],
+        loss: Loss,
+        rate: float,
+        *,
+        observed: bool = False,
+        diagnosed: bool = False,
+    ) -> Tensor:
         """One minibatch and its update at base rate `rate`; returns the minibatch's loss, detached, on the device.
 
         `loss(model, microbatch)` is the microbatch's share, already divided by the count of the whole minibatch. None
-        stands for an empty microbatch: it keeps its slot and does nothing.
+        stands for an empty microbatch: it keeps its slot and does nothing. `observed`, `diagnosed`: what `observed()`
+        is to tell of this step. Diagnosing copies all weights three times and more.
         """
         count = self.pipeline.microbatches
         if len(microbatches) != count:
@@ -125,6 +139,7 @@ class Emulator:
         self.flat.gradients.zero_()
         total = torch.zeros((), device=self.flat.weights.device)
         reads = [self.method.forward(step, n) for n in range(count)]
+        diagnosis = Diagnosis(self.weights, reads) if diagnosed else None
         for n, microbatch in enumerate(microbatches):
             if microbatch is None:
                 continue
@@ -136,8 +151,18 @@ class Emulator:
             if self._mean_loss is not None:
                 self._look_at(microbatch, share, microbatches)
             total = total + share
-        self.weights.update(step, rate)
+        self.weights.update(step, rate, observed or diagnosed)
+        if observed or diagnosed:
+            self._max_delay = max(step - one[stage].version for one in reads for stage in self.weights.owned)
+            self._staleness = None if diagnosis is None else diagnosis.after_update()
         return total
+
+    def observed(self) -> Observed:
+        """What was noted of the last step that was observed or diagnosed (waits for the device)."""
+        norms = self.weights.grad_norms
+        if norms is None:
+            raise RuntimeError("no step was observed: step(..., observed=True) comes first")
+        return Observed(total_norm(norms.tolist()), self._max_delay, self._staleness)
 
     def _look_at(self, microbatch: Any, share: Tensor, microbatches: Sequence[Any | None]) -> None:
         """Once, at a microbatch that is not all of its minibatch: is its loss a mean?"""
@@ -168,10 +193,15 @@ class Emulator:
         self.weights.load_current()
         return self.flat.compact()
 
-    def finite(self) -> bool:
-        """Whether all weights of version t are finite (waits for the device)."""
+    def non_finite(self) -> dict[str, int | None]:
+        """How many numbers of version t are not finite (see `Engine`); waits for the device."""
         self.weights.load_current()
-        return bool(torch.isfinite(self.flat.weights).all())
+        buffers = dict(self.model.named_buffers())
+        return {
+            "weights": non_finite([self.flat.weights]),
+            "buffers": non_finite(buffers[name] for name in self._statistics if name in buffers),
+            **self.weights.non_finite(),
+        }
 
     def memory(self) -> dict[str, int]:
         """Bytes: `weights` (the live ones), `gradients`, and what is beside them (see `StageWeights.memory`)."""

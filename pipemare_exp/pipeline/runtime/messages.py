@@ -27,9 +27,9 @@ class Kind(IntEnum):
     """What a message is. The first three carry a microbatch's activations or gradients from stage to stage."""
 
     FORWARD, RECOMPUTE, BACKWARD = 1, 2, 3
-    LOSS, SNAPSHOT, SAVED, REPORT = 4, 5, 6, 7  # to rank 0
-    FAIL, PING, PONG, END, STOP = 8, 9, 10, 11, 12  # about the ranks themselves
-    HEADER = 13  # the header of a message whose block comes by NCCL
+    LOSS, SNAPSHOT, SAVED, REPORT, HEALTH = 4, 5, 6, 7, 8  # to rank 0
+    FAIL, PING, PONG, END, STOP = 9, 10, 11, 12, 13  # about the ranks themselves; no inbox keeps them
+    HEADER = 14  # the header of a message whose block comes by NCCL
 
 
 LONGER = -1
@@ -43,6 +43,7 @@ NAMES = {
     Kind.SNAPSHOT: "weights",
     Kind.SAVED: "a saved checkpoint",
     Kind.REPORT: "a report",
+    Kind.HEALTH: "the norm of a gradient",
 }
 
 

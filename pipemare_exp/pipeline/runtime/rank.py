@@ -176,8 +176,12 @@ class Runtime:
 
     def _update(self, stage: Stage, action: Action, _: Message | None) -> None:
         step = action.step
-        stage.update(step, self.rate(step))
         version = step + 1
+        measured = self.hooks.measured(version)
+        stage.update(step, self.rate(step), measured)
+        if measured:
+            health = stage.health(step, counted=self.hooks.observed(version))
+            self._dispatch(0, Message(Kind.HEALTH, stage.index, version, (health,)))
         if stage.index == min(self.stages):
             self.feed.forget(version)
         if stage.last:
@@ -218,6 +222,12 @@ class Runtime:
     def loss(self, version: int) -> Tensor:
         """The loss of the step that made `version`."""
         return _only(self.transport.take((Kind.LOSS, 0, version), self.rank_of[self.count - 1]))[0]
+
+    def health(self, version: int) -> list[list[float]]:
+        """What `Stage.health` says of every stage, at a version for which it was to be measured."""
+        stages = range(self.count)
+        messages = [self.transport.take((Kind.HEALTH, stage, version), self.rank_of[stage]) for stage in stages]
+        return [_only(message)[0].tolist() for message in messages]
 
     def snapshot(self, version: int, stage: int) -> list[Tensor]:
         """[flat weights, buffers...] of a stage at `version`, for which it was wanted."""

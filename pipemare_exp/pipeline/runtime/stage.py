@@ -182,11 +182,22 @@ class Stage:
         self.weights.collect(step, n)
         return tuple(tensor.grad for tensor in run.inputs or ())
 
-    def update(self, step: int, rate: float) -> None:
-        """The update of `step`; gradients start from zero again."""
+    def update(self, step: int, rate: float, observed: bool = False) -> None:
+        """The update of `step`; gradients start from zero again. `observed`: note their norm before it."""
         self.flat.check()
-        self.weights.update(step, rate)
+        self.weights.update(step, rate, observed)
         self.flat.gradients.zero_()
+
+    def health(self, step: int, counted: bool) -> Tensor:
+        """Of `step`, whose update was observed, as four numbers: the norm of its gradient, its longest delay in steps,
+        and how many numbers of the optimizer's state and of the method's buffers are not finite (-1: not
+        `counted`)."""
+        assert self.weights.grad_norms is not None
+        reads = (self.method.forward(step, n)[self.index] for n in range(self.microbatches))
+        delay = max(step - read.version for read in reads)
+        found = self.weights.non_finite() if counted else {"optimizer": -1, "method": -1}
+        numbers = [float(self.weights.grad_norms[0]), delay, found["optimizer"], found["method"]]
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def _versions(self, g: int, delays: Sequence[int]) -> list[int]:
         """The current version of every stage at a pass of `g`, in which it is `delays` late."""

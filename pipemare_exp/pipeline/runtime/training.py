@@ -45,6 +45,8 @@ class Hooks:
     """Where the training loop around the runtime is asked, and is told.
 
     - `observed(t)`: whether rank 0 wants weights and statistics after t steps; every rank answers alike;
+    - `measured(t)`: whether rank 0 wants the stages' gradient norms and delays of the step that makes version t, and
+      where t is observed too, how much of their state is not finite; every rank answers alike;
     - `checkpoint(t)`: asked once, on rank 0, when step t - 1 begins: (save at version t or not, end there or not);
     - `save(t, states)`: called on every rank with the state of its stages at version t, to be written down.
     """
@@ -52,3 +54,4 @@ class Hooks:
     observed: Callable[[int], bool] = _never
     checkpoint: Callable[[int], tuple[bool, bool]] = _no_checkpoint
     save: Callable[[int, dict[int, dict[str, Any]]], None] | None = None
+    measured: Callable[[int], bool] = _never
