@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from paper_figures import style
 from paper_figures.runs import select
@@ -14,7 +15,11 @@ from pipemare_exp.analysis.row import RunRow
 
 def missing(rows: Sequence[RunRow]) -> list[str]:
     """The methods of the end-to-end comparison of which `rows` hold no run that logged its health."""
-    return select.lacking([row for row in rows if row.health], select.END_TO_END)
+    return select.lacking([row for row in rows if _logged(row)], select.END_TO_END)
+
+
+def _logged(row: RunRow) -> list[dict[str, Any]]:
+    return [one for one in row.health if one["grad_norm"] is not None]
 
 
 @style.styled
@@ -27,18 +32,19 @@ def draw(runs: Sequence[RunRow], task: str, out_stem: Path) -> list[Path]:
     rows = select.for_drawing(runs, task, "end_to_end")
     fig, (norms, delays) = style.figure(1, 2, width=style.PAGE_INCHES, height=2.6)
     table = []
-    for label, group in by_method([row for row in rows if row.health]):
+    for label, group in by_method([row for row in rows if _logged(row)]):
         for index, row in enumerate(sorted(group, key=lambda row: row.seed)):
             look = {**style.line_style(label), "marker": "", "linewidth": 0.9}
             if index:
                 del look["label"]  # one entry a method
-            steps = [one["step"] for one in row.health]
-            norms.plot(steps, [one["grad_norm"] for one in row.health], **look)
-            delays.plot(steps, [one["max_delay"] for one in row.health], **look)
+            logged = _logged(row)
+            steps = [one["step"] for one in logged]
+            norms.plot(steps, [one["grad_norm"] for one in logged], **look)
+            delays.plot(steps, [one["max_delay"] for one in logged], **look)
             if row.outcome == "diverged":
-                end = row.health[-1]
+                end = logged[-1]
                 norms.plot(end["step"], end["grad_norm"], "X", color=look["color"], markersize=6, linestyle="none")
-            table += [{"method": label, "seed": row.seed, "outcome": row.outcome, **one} for one in row.health]
+            table += [{"method": label, "seed": row.seed, "outcome": row.outcome, **one} for one in logged]
     if any(row.outcome == "diverged" for row in rows):
         mark_diverged(norms)
     norms.set_yscale("log")

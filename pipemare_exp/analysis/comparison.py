@@ -18,6 +18,7 @@ from typing import Any
 
 from pipemare_exp import methods, metrics
 from pipemare_exp.analysis import published
+from pipemare_exp.analysis.collapse import collapsed
 from pipemare_exp.analysis.data_of_runs import differing
 from pipemare_exp.analysis.row import RunRow
 from pipemare_exp.analysis.statistics import Estimate, mean_with_interval, paired_difference, verdict
@@ -32,7 +33,7 @@ CUT = ("pipeline.stages", "pipeline.boundaries", "pipeline.slots", "pipeline.spl
 def compare(runs: Iterable[RunRow], task: str, interval: str = "t") -> list[dict[str, Any]]:
     """One row per scale, method and variant of a task, in the order of tables (`methods.place`).
 
-    Keys: task, scale, method, variant (where there are several), n, outcomes, metric, best_mean, best_ci95,
+    Keys: task, scale, method, variant (where there are several), n, outcomes, collapsed, metric, best_mean, best_ci95,
     last_mean, last_ci95 (half widths), difference {n, mean, ci95} of the last metric from the synchronous
     runs, paired by seed (None for these themselves and without any), verdict, published (a list of {value, source,
     what}, None where nothing was published), subset (of what data, if one), data_differ (names of data that the runs
@@ -77,6 +78,7 @@ def _row(
         **({"variant": variant} if variant else {}),
         "n": sum(outcomes[outcome] for outcome in FINAL),
         "outcomes": dict(sorted(outcomes.items())),
+        "collapsed": _collapsed(group),
         "metric": next((run.metric for run in group if run.metric), None),
         "best_mean": best.mean,
         "best_ci95": best.half_width,
@@ -89,6 +91,12 @@ def _row(
         **({"subset": subset} if subset else {}),
         **({"data_differ": data_differ} if data_differ else {}),
     }
+
+
+def _collapsed(group: Sequence[RunRow]) -> int | None:
+    """How many of the finished runs have collapsed; None where that is known of none."""
+    known = [found for run in group if (found := collapsed(run)) is not None]
+    return sum(known) if known else None
 
 
 def _as_json(difference: Estimate | None) -> dict[str, Any] | None:
@@ -142,10 +150,11 @@ def _difference(
 ) -> tuple[Estimate | None, str]:
     """The paired difference of the last metric from the synchronous runs, and what it allows one to say."""
     ended = [run for run in group if run.ended]
-    diverged = sum(run.outcome == "diverged" for run in ended)
+    diverged, gone = sum(run.outcome == "diverged" for run in ended), _collapsed(group)
     if not ended:
         return None, "no result yet"
-    tail = f"diverged {diverged} of {len(ended)}" if diverged else ""
+    counts = {"diverged": diverged, "collapsed": gone}
+    tail = "; ".join(f"{word} {count} of {len(ended)}" for word, count in counts.items() if count)
     if diverged == len(ended):
         return None, tail
     if group[0].synchronous:

@@ -199,9 +199,9 @@ def _read(run: Run) -> RunRow:
 
 
 def _health(rows: Sequence[Mapping[str, Any]], steps: set[int]) -> list[dict[str, Any]]:
-    """The training rows at `steps`, those of evaluations, and the last one, if anything was observed in them."""
-    trained = [row for row in rows if row["kind"] == "train" and row.get("grad_norm") is not None]
-    return [{name: row[name] for name in HEALTH} for row in trained if row["step"] in steps or row is trained[-1]]
+    """The training rows at `steps`, those of evaluations, and the last one."""
+    trained = [row for row in rows if row["kind"] == "train"]
+    return [{name: row.get(name) for name in HEALTH} for row in trained if row["step"] in steps or row is trained[-1]]
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:

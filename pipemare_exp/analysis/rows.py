@@ -149,8 +149,8 @@ def _read_health(path: Path) -> dict[str, list[dict[str, Any]]]:
     """By the run's name; {} where there is no such file."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in _lines_of(path):
-        whole = {key: int(line[key]) for key in ("step", "epoch", "max_delay")}
-        values = {key: _number(line[key]) for key in HEALTH}
+        values: dict[str, Any] = {key: _number(line[key]) for key in HEALTH}
+        whole = {key: int(line[key]) for key in ("step", "epoch", "max_delay") if line[key]}
         found.setdefault(line["name"], []).append(values | whole)
     return found
 

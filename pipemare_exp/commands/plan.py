@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pipemare_exp import methods, models
+from pipemare_exp import methods, models, settings
 from pipemare_exp.arguments import whole
 from pipemare_exp.commands import plan_ranks, plan_tables
 from pipemare_exp.errors import UserError
@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     times = "what a forward, an input gradient, a weight gradient and a message take (default: 1,1,1,0)"
     add("--times", metavar="F,I,W,C", default="1,1,1,0", help=times)
+    add("--delay-scale", type=float, metavar="X", default=1.0, help="of methods that draw delays (default: 1)")
     add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
     add(
         "--batch",
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     optimizer = args.optimizer or _usual_optimizer(args.model)
     if args.ranks is not None:
         return plan_ranks.run(args, stages, sizes, optimizer)
-    plan = make_plan(stages, args.microbatches, optimizer, args.slots, args.steps, sizes)
+    plan = make_plan(stages, args.microbatches, optimizer, args.slots, args.steps, sizes, args.delay_scale)
     units = None if args.model is None else len(models.unit_sizes(args.model))
     times, rows = _times(args.times), None
     if stages * max(stages, args.microbatches) <= MOST_WALKED:
@@ -139,20 +140,25 @@ def make_plan(
     slots: str = "duplex",
     steps: int | None = None,
     sizes: list[int] | None = None,
+    delay_scale: float = 1.0,
 ) -> dict[str, Any]:
     """The plan as `--json` prints it.
 
     `memory.stash_model` is there only with `sizes` (weights per stage), `versions` (of PipeMare, as
     [stage][step][microbatch]) only with `steps`. `activations.sqrt` is null where no recomputation is
     defined: for a flushed method, in alternating slots, and where the method refuses it. `refused` says why the
-    method cannot be had with this shape, and is null where it can.
+    method cannot be had with this shape, and is null where it can. `drawn`: the mean delays of
+    every stage, after rounding, of the methods that draw them, at `delay_scale`.
     """
+    tau = versions.mean_delays(stages, microbatches, slots)
     plan: dict[str, Any] = {
         "stages": stages,
         "microbatches": microbatches,
         "slots": slots,
-        "tau_fwd": versions.mean_delays(stages, microbatches, slots),
+        "tau_fwd": tau,
+        "drawn": {},
         "gpipe_ratio": costs.gpipe_ratio(stages, microbatches),
+        "refill": costs.refill_time(stages, microbatches, slots),
         "methods": {},
     }
     for kind in methods.METHODS.values():
@@ -173,6 +179,10 @@ def make_plan(
                 "activations": activations,
                 "refused": kind.shape_refusal(stages, microbatches, its_slots),
             }
+    for name, kind in methods.METHODS.items():
+        if "delay_scale" in settings.names(kind.Options):
+            drawn = kind.drawn_delays(tau, settings.filled(kind.Options, {"delay_scale": delay_scale}, "method."))
+            plan["drawn"] |= {} if drawn is None else {name: drawn}
     if steps is not None:
         walked = versions.walk(schedule.pipemare(stages, microbatches, steps, slots))
         plan["versions"] = {"forward": walked.forward, "backward": walked.backward}

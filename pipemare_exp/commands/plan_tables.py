@@ -29,6 +29,7 @@ def show(
     source = f" of {model} ({sum(sizes):,} weights)" if sizes else ""
     print(f"P = {stages} stages{source}, N = {microbatches} microbatches, {slots} slots.")
     print(f"A GPipe step takes (N+P-1)/N = {plan['gpipe_ratio']:.6g} times as long as an asynchronous step.")
+    print(f"An asynchronous pipeline fills once, for {plan['refill']:.6g} steps: at the start, or after T3.")
     _show_methods(plan)
     if rows is None:
         print("Too many stages and microbatches for a table of schedules; `pipemare plan --help` says how many.\n")
@@ -95,11 +96,15 @@ def _show_delays(plan: dict[str, Any], sizes: list[int] | None) -> None:
     rows = []
     for s, tau in enumerate(plan["tau_fwd"]):
         kept = versions.history_depth(delays[s], microbatches) + 1
-        rows.append([str(s), _number(tau), str(kept), *([] if sizes is None else [f"{sizes[s]:,}"])])
+        drawn = [_number(means[s]) for means in plan["drawn"].values()]
+        rows.append([str(s), _number(tau), *drawn, str(kept), *([] if sizes is None else [f"{sizes[s]:,}"])])
     if stages > DELAY_ROWS:
         ends = DELAY_ROWS // 3
         rows = [*rows[:ends], ["..."] * len(rows[0]), *rows[-ends:]]
-    show_table(["stage", "delay (steps)", "versions", *([] if sizes is None else ["weights"])], rows)
+    drawing = [f"{name} (drawn)" for name in plan["drawn"]]
+    show_table(["stage", "delay (steps)", *drawing, "versions", *([] if sizes is None else ["weights"])], rows)
+    if drawing:
+        print("Drawn: the mean of the whole delays that the method draws; rounding shortens short ones.")
     print("Versions: the most that PipeDream keeps at one moment, the current one included.\n")
 
 

@@ -127,6 +127,7 @@ def describe() -> Images:
         (FILE,),
         prepare,
         load=load,
+        classes=10,
         augmentation=Augmentation(4, flip=True),
         published=(TRAIN, TEST),
     )

@@ -51,5 +51,6 @@ def describe() -> Images:
         "digits",
         "handwritten digits, 1,400 train / 397 test grey images of 8x8 (in scikit-learn)",
         load=lambda root: load(),
+        classes=10,
         augmentation=Augmentation(1, flip=False),
     )

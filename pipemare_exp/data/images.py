@@ -48,6 +48,8 @@ class Images(Description):
     load: Callable[[Path], ImageArrays] = field(kw_only=True)
     augmentation: Augmentation = field(kw_only=True)
     published: tuple[int, int] | None = field(default=None, kw_only=True)
+    classes: int | None = field(default=None, kw_only=True)
+    """How many there are, for what is said of a run's loss; None: not stated."""
 
     def inputs(self, root: Path, cfg: Any) -> dict[str, Input]:
         """Those of the files, or of the four arrays where there are none."""

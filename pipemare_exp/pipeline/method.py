@@ -133,6 +133,12 @@ class Method:
         return cls.costs.get(cls.name)
 
     @classmethod
+    def drawn_delays(cls, tau: Sequence[float], options: Any) -> list[float] | None:
+        """The mean delay of every stage, in steps, where delays are drawn at random and a pipeline's would be `tau`;
+        None for a method that draws none."""
+        return None
+
+    @classmethod
     def resolved(cls, options: Any, steps_per_epoch: int) -> dict[str, Any]:
         """Values to put in the place of some `options` once the steps of an epoch are known: epochs as steps, say.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 
 import pytest
 
 from pipemare_exp import methods, models
 from pipemare_exp.commands import plan
 from pipemare_exp.errors import UserError
+from pipemare_exp.methods.hogwild import rounded_mean
 
 STASHES = ("pipedream", "spectrain_stash", "msnag_stash")
 BUFFERS = {
@@ -38,7 +40,9 @@ def call(capsys):
 
 def test_json_keys_and_numbers(call):
     result = json.loads(call("--stages 107 --microbatches 32 --json"))
-    assert set(result) == {"stages", "microbatches", "slots", "tau_fwd", "gpipe_ratio", "methods", "schedules"}
+    known = {"stages", "microbatches", "slots", "tau_fwd", "drawn", "gpipe_ratio", "refill", "methods", "schedules"}
+    assert set(result) == known
+    assert result["refill"] == 213 / 32
     assert (result["stages"], result["microbatches"], result["slots"]) == (107, 32, "duplex")
     assert result["gpipe_ratio"] == 4.3125
     assert result["tau_fwd"] == [(2 * (107 - i) + 1) / 32 for i in range(1, 108)]
@@ -57,6 +61,16 @@ def test_json_keys_and_numbers(call):
     # Ten segments of 10 stages, one of 7: 10 * 10^2 + 7^2, and inputs for 2 (7 + 17 + ... + 97) slots.
     expected = 10 * 10**2 + 7**2 + 2 * sum(range(7, 98, 10))
     assert result["methods"]["pipemare"]["activations"] == {"none": 107**2, "sqrt": expected}
+
+
+def test_drawn_delays_are_those_after_rounding(call):
+    result = json.loads(call("--stages 4 --microbatches 10 --json"))
+    taus = [0.7, 0.5, 0.3, 0.1]
+    assert result["drawn"] == {"hogwild": pytest.approx([rounded_mean(tau, math.ceil(3 * tau)) for tau in taus])}
+    assert result["drawn"]["hogwild"][3] < 0.01
+    longer = json.loads(call("--stages 4 --microbatches 10 --delay-scale 10 --json"))
+    assert longer["drawn"]["hogwild"][3] == pytest.approx(rounded_mean(1.0, 3))
+    assert "hogwild (drawn)" in call("--stages 4 --microbatches 10")
 
 
 def test_optimizer_slots_and_a_square_number_of_stages(call):

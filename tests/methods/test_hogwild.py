@@ -244,3 +244,42 @@ def test_recomputation_is_refused_with_the_reason():
     method = methods.build("hogwild")
     with pytest.raises(UserError, match="hogwild.*recomputation.*slots"):
         method.bind(Shape(4, 2, "duplex", 2), [torch.zeros(4) for _ in range(4)])
+
+
+@pytest.mark.parametrize("options", [{"delay_scale": 0.1}, {"delay_scale": 0.5}, {"max_delay": 4}])
+def test_stochastic_rounding_follows_its_law_and_keeps_the_mean(options):
+    """P(d = k) = E[max(0, 1 - |x - k|)], by integrating the density; its mean is that of the law, which T1 takes."""
+    stages, N, steps = 3, 2, 6000
+    method = bound("hogwild", stages, N, seed=5, rounding="stochastic", **options)
+    late = delays(method, 100, steps, N)[:, 0]
+    for s, delay in enumerate(tau(stages, N, "duplex")):
+        scale = options.get("delay_scale", 1.0) * delay
+        limit = options.get("max_delay", math.ceil(3 * scale))
+        x = np.linspace(0, limit, 200_001)
+        density = law(scale, limit).pdf(x)
+        expected = np.array(
+            [np.trapezoid(density * np.clip(1 - abs(x - k), 0, None), x) for k in range(limit + 1)]
+        ) * steps  # fmt: skip
+        counts = np.bincount(late[:, s], minlength=limit + 1)
+        kept = expected >= 5
+        seen = [*counts[kept], counts[~kept].sum()] if (~kept).any() else counts
+        due = [*expected[kept], steps - expected[kept].sum()] if (~kept).any() else expected
+        assert stats.chisquare(seen, due, sum_check=False).pvalue > 1e-3, (s, counts, expected)
+        assert abs(late[:, s].mean() - method.mean_delays[s]) < 4 * late[:, s].std() / math.sqrt(steps)
+    assert type(method).drawn_delays(tau(stages, N, "duplex"), method.options) == method.mean_delays
+
+
+def test_nearest_is_the_default_and_draws_what_it_always_drew():
+    plain, named = bound("hogwild", 5, 2, seed=3), bound("hogwild", 5, 2, seed=3, rounding="nearest")
+    assert [plain.delays_at(t) for t in range(30)] == [named.delays_at(t) for t in range(30)]
+    assert plain.options.rounding is None
+
+
+def test_the_stochastic_draws_go_on_from_a_checkpoint():
+    method, other = (bound("hogwild", 6, 2, seed=seed, rounding="stochastic") for seed in (4, 77))
+    for t in range(9):
+        method.delays_at(t)
+    state = copy.deepcopy(method.state_dict())
+    expected = [method.delays_at(t) for t in range(9, 20)]
+    other.load_state_dict(state)
+    assert [other.delays_at(t) for t in range(9, 20)] == expected

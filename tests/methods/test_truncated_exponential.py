@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from pipemare_exp.methods.hogwild import truncated_exponential, truncated_mean
+from pipemare_exp.methods.hogwild import mean_delay, rounded_mean, truncated_exponential, truncated_mean
 
 #: scale mu and bound d_max: short and long truncation, and far from it on either side
 LAWS = [(1.0, 3), (0.25, 1), (6.7, 20), (2.0, 40), (50.0, 4), (0.03, 30)]
@@ -82,3 +82,19 @@ def test_closed_form_of_the_mean(scale, limit):
 
 def test_mean_without_a_delay():
     assert truncated_mean(0.0, 0) == truncated_mean(2.0, 0) == 0.0
+
+
+@pytest.mark.parametrize("scale, limit", [*LAWS, (0.1, 1), (0.5, 2), (1e-4, 1), (1e4, 3)])
+def test_mean_after_rounding(scale, limit):
+    """sum over k of k (F(k + 1/2) - F(k - 1/2)), and as the mean of rounded draws."""
+    edges = np.clip(np.arange(limit + 2) - 0.5, 0, limit)
+    exact = float((np.arange(limit + 1) * np.diff(law(scale, limit).cdf(edges))).sum())
+    assert rounded_mean(scale, limit) == pytest.approx(exact, rel=1e-6, abs=1e-12)
+    x = np.rint(drawn(scale, limit, 20_000))
+    assert abs(x.mean() - exact) <= 4 * x.std() / math.sqrt(len(x)) + 1e-3
+
+
+def test_rounding_shortens_short_delays():
+    assert (truncated_mean(0.1, 1), rounded_mean(0.1, 1)) == pytest.approx((0.1, 0.0067), abs=1e-3)
+    assert (truncated_mean(0.5, 2), rounded_mean(0.5, 2)) == pytest.approx((0.463, 0.39), abs=5e-3)
+    assert mean_delay(0.1, 1, "stochastic") == truncated_mean(0.1, 1) and mean_delay(0.1, 1) == rounded_mean(0.1, 1)

@@ -36,7 +36,7 @@ BEST = "best.pt"
 class Diverged(Exception):
     """`cause`, of `step` or after it, is not finite: an outcome, not an error.
 
-    `cause`: loss, weights, buffers, optimizer, method or evaluation (its loss); `counts`: how many numbers of the state
+    `cause`: loss, weights, buffers, optimizer or method; `counts`: how many numbers of the state
     after the step are not finite, as the row of an evaluation has them.
     """
 
@@ -211,8 +211,6 @@ class Loop:
         self.evaluated = self.step
         row = {"kind": "eval", "step": self.step, "epoch": self.epochs_done, "split": self.task.eval_split}
         self.emit([{**row, **values, **counts, "seconds": round(self.seconds, 3)}])
-        if not math.isfinite(values["loss"]):
-            raise Diverged(self.step, "evaluation", counts)
 
     def _keep_weights(self, model: torch.nn.Module, count: int) -> None:
         """Keep the model of this evaluation for averaging, and the `count` - 1 before it."""

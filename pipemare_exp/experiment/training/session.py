@@ -37,7 +37,6 @@ CAUSES = {
     "buffers": "the model's buffers, such as BatchNorm's statistics, are",
     "optimizer": "the optimizer's state is",
     "method": "the method's buffers, such as T2's delta, are",
-    "evaluation": "the loss of the evaluation is",
 }
 """What a run diverged by (`cause`), in words."""
 

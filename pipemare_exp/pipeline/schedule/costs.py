@@ -28,8 +28,21 @@ def gpipe_ratio(stages: int, microbatches: int) -> float:
     return (microbatches + stages - 1) / microbatches
 
 
+def refill_time(stages: int, microbatches: int, slots: str = "duplex") -> float:
+    """Time in asynchronous steps that passes, once, while an asynchronous pipeline fills: at the start, or after T3.
+
+    T steps from an empty pipeline to the last update take T + (2P-1)/N in duplex slots, T + (P-1)/N in alternating
+    ones.
+    No part of `modelled_time`, whose steps are those of steady state.
+    """
+    return (2 * stages - 1 if slots == "duplex" else stages - 1) / microbatches
+
+
 def modelled_time(stages: int, microbatches: int, steps: int, flushed_steps: int = 0) -> float:
-    """Time of `steps` steps in asynchronous steps, of which the first `flushed_steps` take (N+P-1)/N each."""
+    """Time of `steps` steps in asynchronous steps, of which the first `flushed_steps` take (N+P-1)/N each.
+
+    The paper's rule. The pipeline's filling, once, is left out: see `refill_time`.
+    """
     if not 0 <= flushed_steps <= steps:
         raise UserError(f"flushed_steps={flushed_steps} with steps={steps}; allowed: 0 to {steps}")
     return flushed_steps * gpipe_ratio(stages, microbatches) + (steps - flushed_steps)

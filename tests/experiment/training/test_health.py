@@ -99,13 +99,13 @@ def test_weights_that_are_not_finite_after_a_finite_loss_are_a_divergence(
     assert (done.outcome, done.summary["step"], done.summary["cause"]) == ("diverged", 2, "weights")
 
 
-def test_the_loss_of_an_evaluation_ends_a_run_after_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_of_an_evaluation_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Early BatchNorm statistics may overflow a loss in eval mode; such runs have recovered."""
     task = assemble.prepare(load([*TINY, "method=gpipe"])).task
     original = type(task).evaluate
     monkeypatch.setattr(type(task), "evaluate", lambda *args: {**original(*args), "loss": math.inf})
     done, _ = run_once([*TINY, "method=gpipe", "max_steps=2"], tmp_path)
-    assert (done.outcome, done.summary["cause"]) == ("diverged", "evaluation")
-    assert [row["kind"] for row in done.run.metrics()] == ["train", "eval", "outcome"]
+    assert done.outcome == "finished" and "cause" not in done.summary
     assert done.run.metrics("eval")[0]["loss"] is None
 
 

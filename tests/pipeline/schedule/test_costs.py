@@ -43,6 +43,14 @@ def test_modelled_time_is_the_flushed_schedules_length():
         costs.modelled_time(4, 2, 10, 11)
 
 
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 2), (5, 3), (9, 4)])
+@pytest.mark.parametrize(("slots", "a_step"), [("duplex", 1), ("alternating", 2)])
+def test_refill_time_is_what_schedules_take_beyond_their_steps(stages, microbatches, slots, a_step):
+    steps = 2 * stages + 3
+    length = pipemare(stages, microbatches, steps, slots).length / (a_step * microbatches)
+    assert length - steps == pytest.approx(costs.refill_time(stages, microbatches, slots))
+
+
 def test_memory_of_every_method():
     sizes = [10, 0, 30]  # tau = 5/2, 3/2, 1/2
     table = {method: methods.costs()[method].memory(3, 2, "adamw", sizes=sizes) for method in methods.costs()}
