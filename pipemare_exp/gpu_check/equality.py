@@ -93,7 +93,7 @@ def gradient(case: Case, device: torch.device) -> Tensor:
 
 
 def _without_update(emulator: Emulator) -> Emulator:
-    emulator.weights.update = lambda step, rate, observed=False: None  # type: ignore[method-assign, misc]
+    emulator.weights.update = lambda step, rate, observed=False: None  # type: ignore[method-assign]
     return emulator
 
 
