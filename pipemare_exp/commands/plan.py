@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipemare_exp import methods, models, settings
-from pipemare_exp.arguments import whole
+from pipemare_exp.arguments import real, whole
 from pipemare_exp.commands import plan_ranks, plan_tables
 from pipemare_exp.errors import UserError
 from pipemare_exp.pipeline.method import RECOMPUTATION
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     times = "what a forward, an input gradient, a weight gradient and a message take (default: 1,1,1,0)"
     add("--times", metavar="F,I,W,C", default="1,1,1,0", help=times)
-    add("--delay-scale", type=float, metavar="X", default=1.0, help="of methods that draw delays (default: 1)")
+    add("--delay-scale", type=real(0.0, 100.0), metavar="X", default=1.0, help="of drawn delays (default: 1)")
     add("--measure", action="store_true", help="measure the model's pieces here and propose boundaries for --stages")
     add(
         "--batch",
