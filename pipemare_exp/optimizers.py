@@ -13,7 +13,7 @@ from pipemare_exp.pipeline.weights.optimizer_groups import MakeOptimizer, Matrix
 
 Schedule = Callable[[int], float]
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
+OPTIMIZERS = ("sgd", "adam", "adamw", "nadamw")
 DECAYS = ("all", "matrices")
 SCHEDULES = ("constant", "step_decay", "cosine", "inverse_sqrt")
 
@@ -31,7 +31,8 @@ def optimizer(
 ) -> MakeOptimizer:
     """A maker of the torch optimizer `name` from parameter groups (one per stage), rates set by the emulator.
 
-    Weight decay is L2 added to the gradient for sgd and adam, decoupled for adamw. `decay`: what decays, "all" weights
+    Weight decay is L2 added to the gradient for sgd and adam, decoupled for adamw and nadamw. nadamw is torch's NAdam
+    with its momentum decay of 0.004; torch has no fused kernel of it. `decay`: what decays, "all" weights
     or "matrices", which leaves out every parameter of one dimension: biases and norms. By default there is a kernel for
     each tensor on a CPU and there are foreach kernels elsewhere, whichever costs less: bitwise equal to plain
     PyTorch's. `fused` ones agree to about 1e-6.
@@ -40,14 +41,24 @@ def optimizer(
         raise UserError(f"optimizer.name={name}: known are {', '.join(OPTIMIZERS)}{suggest(name, OPTIMIZERS)}")
     if decay not in DECAYS:
         raise UserError(f"optimizer.decay={decay}: allowed are {', '.join(DECAYS)}{suggest(decay, DECAYS)}")
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    if fused and name == "nadamw":
+        raise UserError(
+            "optimizer.fused=true with optimizer.name=nadamw: torch has no fused kernel of it; leave it out"
+        )
+    kinds: dict[str, Any] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "nadamw": torch.optim.NAdam,
+    }
     own: dict[str, Any] = (
         {"momentum": momentum, "nesterov": nesterov} if name == "sgd" else {"betas": tuple(betas), "eps": eps}
     )
 
     def make(groups: list[dict]) -> torch.optim.Optimizer:
         foreach = not fused and groups[0]["params"][0].device.type != "cpu"
-        return kinds[name](groups, lr=0.0, weight_decay=weight_decay, foreach=foreach, fused=fused, **own)
+        special: dict[str, Any] = {"decoupled_weight_decay": True} if name == "nadamw" else {"fused": fused}
+        return kinds[name](groups, lr=0.0, weight_decay=weight_decay, foreach=foreach, **special, **own)
 
     return MatrixDecay(make) if decay == "matrices" else make
 

@@ -13,16 +13,11 @@ from pipemare_exp.commands import plan
 from pipemare_exp.errors import UserError
 from pipemare_exp.methods.hogwild import rounded_mean
 
-STASHES = ("pipedream", "spectrain_stash", "msnag_stash")
+STASHES = ("pipedream", "spectrain_stash", "msnag_stash", "dc_asgd", "dc_asgd_adaptive", "gap_aware", "nesterov")
 BUFFERS = {
-    "pipemare": 1,
-    "pipe_optim": 1,
-    "spectrain": 1,
-    "spectrain_stash": 1,
-    "xpipe": 2,
-    "msnag": 1,
-    "msnag_stash": 1,
-}
+    "pipemare": 1, "pipe_optim": 1, "spectrain": 1, "spectrain_stash": 1, "xpipe": 2, "msnag": 1, "msnag_stash": 1,
+    "dc_asgd": 1, "dc_asgd_adaptive": 2, "gap_aware": 3,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.methods import rules
-from tests.pipeline.reference import SGD, Adam, Trainer
+from tests.pipeline.reference import SGD, Adam, NAdam, Trainer
 
 MOMENTUM = SGD(0.9, weight_decay=0.01)
 ADAMW = Adam((0.9, 0.98), 1e-5, weight_decay=0.1, decoupled=True)
+NADAMW = NAdam((0.99, 0.98), 1e-5, weight_decay=0.1)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Proof:
     - `own`: file::test of its own exact case;
     - `options`: its options in these tests; `zero`: those that leave no delay at P = 1 in alternating slots;
     - `shapes`: (P, N) of the comparison of 40 steps;
-    - `optimizers`: those it is tried with.
+    - `optimizers`: those it is tried with;
+    - `tolerance`: how far a weight may be from the slow trainer's.
     """
 
     trainer: type[Trainer]
@@ -35,6 +37,12 @@ class Proof:
     zero: Mapping[str, Any] = field(default_factory=dict)
     shapes: tuple[tuple[int, int], ...] = ((4, 1), (4, 4))
     optimizers: tuple[SGD | Adam, ...] = (MOMENTUM, ADAMW)
+    tolerance: float = 1e-9
+
+    @property
+    def named(self) -> str:
+        """The first of them by the name that a configuration gives it."""
+        return {SGD: "sgd", Adam: "adamw", NAdam: "nadamw"}[type(self.optimizers[0])]
 
 
 OWN = "tests/methods/"
@@ -87,4 +95,26 @@ PROOFS: dict[str, Proof] = {
     "msnag_stash": Proof(
         rules.CoastingStash, OWN + "test_predicting.py::test_coasting_is_exact_where_the_gradient_is_zero"
     ),
+    "dc_asgd": Proof(
+        rules.Compensated,
+        OWN + "test_transformed.py::test_compensation_leaves_an_error_of_second_order",
+        options={"strength": 0.5},
+    ),
+    "dc_asgd_adaptive": Proof(
+        rules.CompensatedAdaptively, OWN + "test_transformed.py::test_adaptive_strength_of_a_constant_gradient"
+    ),
+    "gap_aware": Proof(rules.Damped, OWN + "test_transformed.py::test_a_gap_of_d_usual_steps_divides_by_one_and_d"),
+    "nesterov": Proof(
+        rules.Discounted,
+        OWN + "test_transformed.py::test_first_steps_of_nadam_by_hand",
+        options={"rate_power": 0.5},
+        optimizers=(NADAMW,),
+        tolerance=1e-7,  # torch's NAdam keeps the product of its momenta in single precision
+    ),
+    "ringmaster": Proof(
+        rules.ThrownAway,
+        OWN + "test_transformed.py::test_without_a_threshold_it_is_hogwild",
+        options={"threshold": 2},
+    ),
+    "amdp": Proof(rules.Early, OWN + "test_transformed.py::test_amdp_reads_by_hand", shapes=((2, 1), (4, 4))),
 }

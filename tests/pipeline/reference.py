@@ -99,6 +99,24 @@ class Adam:
         return w - shrink * w - rate * direction
 
 
+@dataclass(frozen=True)
+class NAdam(Adam):
+    """Dozat's, as torch has it: momentum decay psi, weight decay decoupled."""
+
+    psi: float = 0.004
+
+    def update(self, w: Tensor, grad: Tensor, rate: float, state: dict, k: int) -> Tensor:
+        first, second = self.betas
+        m = first * state.get("m", torch.zeros_like(w)) + (1 - first) * grad
+        v = second * state.get("v", torch.zeros_like(w)) + (1 - second) * grad * grad
+        now, coming = (first * (1 - 0.5 * 0.96 ** (j * self.psi)) for j in (k, k + 1))
+        product = state.get("product", 1.0) * now
+        state["m"], state["v"], state["product"] = m, v, product
+        scale = (v / (1 - second**k)).sqrt() + self.eps
+        ahead = (1 - now) / (1 - product) * grad + coming / (1 - product * coming) * m
+        return w - rate * self.weight_decay * w - rate * ahead / scale
+
+
 class Trainer:
     """Runs minibatches under a `Rule`, with every version kept for ever.
 

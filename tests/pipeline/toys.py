@@ -13,7 +13,7 @@ from pipemare_exp.pipeline.emulator.ways import Execution
 from pipemare_exp.pipeline.model.units import weight_units
 from pipemare_exp.pipeline.shape import Pipeline
 from pipemare_exp.seeding import key
-from tests.pipeline.reference import SGD, Adam, Rule
+from tests.pipeline.reference import SGD, Adam, NAdam, Rule
 
 #: name in tests -> (kind, which of T1, T2, T3 are on)
 METHODS = {
@@ -158,6 +158,17 @@ def torch_optimizer(described: SGD | Adam) -> Callable[[list[dict]], torch.optim
                 momentum=described.momentum,
                 nesterov=described.nesterov,
                 weight_decay=described.weight_decay,
+                foreach=True,
+            )
+        if isinstance(described, NAdam):
+            return torch.optim.NAdam(
+                groups,
+                lr=0.0,
+                betas=described.betas,
+                eps=described.eps,
+                weight_decay=described.weight_decay,
+                momentum_decay=described.psi,
+                decoupled_weight_decay=True,
                 foreach=True,
             )
         kind = torch.optim.AdamW if described.decoupled else torch.optim.Adam

@@ -157,7 +157,7 @@ class PipelineConfig:
 class OptimizerConfig:
     """torch.optim's own; `rate` is the base rate before the schedule and T1."""
 
-    name: str = choice("sgd", "sgd", "adam", "adamw")
+    name: str = choice("sgd", "sgd", "adam", "adamw", "nadamw")
     rate: float = bounded(0.05, above=0.0)
     momentum: float | None = bounded(low=0.0, below=1.0)
     nesterov: bool | None = None
