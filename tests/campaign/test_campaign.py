@@ -14,15 +14,8 @@ from tests.campaign.attempt import BAD, judge, source
 from tests.campaign.processes import Done, run, start
 
 SLICE = {
-    "commands": 60,
-    "files": 12,
-    "hostile": 12,
-    "storage": 2,
-    "kills": 2,
-    "environment": 2,
-    "concurrency": 1,
-    "runtime": 1,
-}
+    "commands": 40, "files": 6, "hostile": 8, "storage": 1, "kills": 1, "environment": 1, "concurrency": 1, "runtime": 1,
+}  # fmt: skip
 
 SLOW = pytest.mark.slow  # it waits for processes that import torch
 
