@@ -14,7 +14,8 @@ from tests.campaign.attempt import BAD, judge, source
 from tests.campaign.processes import Done, run, start
 
 SLICE = {
-    "commands": 40, "files": 6, "hostile": 8, "storage": 1, "kills": 1, "environment": 1, "concurrency": 1, "runtime": 1,
+    "commands": 40, "files": 6, "hostile": 8, "storage": 1, "kills": 1, "environment": 1,
+    "concurrency": 1, "runtime": 1,
 }  # fmt: skip
 
 SLOW = pytest.mark.slow  # it waits for processes that import torch
