@@ -35,13 +35,10 @@ class Ringmaster(Hogwild):
     }
 
     @dataclass(frozen=True)
-    class Options:
-        """As Hogwild!-style; `threshold`: R, None for infinity. `draw` is per step: an update has one delay."""
+    class Options(Hogwild.Options):
+        """Those of Hogwild!-style, and `threshold`: R, None for infinity. An update has one delay: `draw` is per step."""
 
         threshold: int | None = bounded(4, low=1)
-        delay_scale: float = bounded(1.0, low=0.0)
-        max_delay: int | None = bounded(low=0)
-        backward: str = choice("same", "same", "current")
         draw: str = choice("step", "step")
 
     def update(self, step: int, optimizer: StageOptimizer) -> None:

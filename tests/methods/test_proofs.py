@@ -131,6 +131,21 @@ def test_a_resumed_run_goes_on_bit_for_bit(name):
             assert same([other.flat_weights(), other.state_dict()], end), step
 
 
+@every_method
+def test_every_way_to_keep_and_read_weights_gives_the_same_bits(name):
+    """Backward weights copied over the live ones or read beside them; old versions on the device or on the host."""
+    proof, (stages, N) = PROOFS[name], PROOFS[name].shapes[-1]
+    K, M = switches(name, on=True)
+    data, ends = list(minibatches((5,), N, 14, torch.float32)), []
+    for way in ({"beside": False}, {"beside": True}, {"beside": False, "history": "host"}):
+        net, how = dense_net().float(), made(name, K, M)
+        fast = emulator(net, torch.zeros(2, 5), CUTS[stages], how, proof.optimizers[0], N, slots=slots_of(name), **way)
+        for minibatch in data:
+            fast.step(minibatch, loss, 0.02)
+        ends.append(fast.flat_weights())
+    assert same(ends[0], ends[1]) and same(ends[0], ends[2])
+
+
 IN_RUNTIME = [
     Case(f"proof:{name}", microbatches=4, slots=slots_of(name), steps=14, resume=resume, optimizer=PROOFS[name].named)
     for name in PROOFS
