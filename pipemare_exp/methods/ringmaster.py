@@ -36,7 +36,7 @@ class Ringmaster(Hogwild):
 
     @dataclass(frozen=True)
     class Options(Hogwild.Options):
-        """Those of Hogwild!-style, and `threshold`: R, None for infinity. An update has one delay: `draw` is per step."""
+        """Those of Hogwild!-style, and `threshold`: R, None for infinity. `draw` is per step, as updates are."""
 
         threshold: int | None = bounded(4, low=1)
         draw: str = choice("step", "step")

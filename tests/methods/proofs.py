@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.methods import rules
+from tests.methods import rules_of_updates as updates
 from tests.pipeline.reference import SGD, Adam, NAdam, Trainer
 
 MOMENTUM = SGD(0.9, weight_decay=0.01)
@@ -96,25 +97,26 @@ PROOFS: dict[str, Proof] = {
         rules.CoastingStash, OWN + "test_predicting.py::test_coasting_is_exact_where_the_gradient_is_zero"
     ),
     "dc_asgd": Proof(
-        rules.Compensated,
+        updates.Compensated,
         OWN + "test_transformed.py::test_compensation_leaves_an_error_of_second_order",
         options={"strength": 0.5},
     ),
     "dc_asgd_adaptive": Proof(
-        rules.CompensatedAdaptively, OWN + "test_transformed.py::test_adaptive_strength_of_a_constant_gradient"
+        updates.CompensatedAdaptively,
+        OWN + "test_transformed.py::test_adaptive_strength_of_a_constant_gradient",
     ),
-    "gap_aware": Proof(rules.Damped, OWN + "test_transformed.py::test_a_gap_of_d_usual_steps_divides_by_one_and_d"),
+    "gap_aware": Proof(updates.Damped, OWN + "test_transformed.py::test_a_gap_of_d_usual_steps_divides_by_one_and_d"),
     "nesterov": Proof(
-        rules.Discounted,
+        updates.Discounted,
         OWN + "test_transformed.py::test_first_steps_of_nadam_by_hand",
         options={"rate_power": 0.5},
         optimizers=(NADAMW,),
         tolerance=1e-7,  # torch's NAdam keeps the product of its momenta in single precision
     ),
     "ringmaster": Proof(
-        rules.ThrownAway,
+        updates.ThrownAway,
         OWN + "test_transformed.py::test_without_a_threshold_it_is_hogwild",
         options={"threshold": 2},
     ),
-    "amdp": Proof(rules.Early, OWN + "test_transformed.py::test_amdp_reads_by_hand", shapes=((2, 1), (4, 4))),
+    "amdp": Proof(updates.Early, OWN + "test_transformed.py::test_amdp_reads_by_hand", shapes=((2, 1), (4, 4))),
 }
