@@ -21,7 +21,8 @@ from tests.experiment.training.test_resume import Killed, kill_at
 
 SMALL = [
     "task=docstrings", "model.layers=1", "model.width=8", "model.heads=2", "model.dropout=0.2",
-    "model.attention_dropout=0.1", "data.block=8", "data.blocks_per_epoch=60", "data.batch_size=6", "epochs=2",
+    "model.attention_dropout=0.1", "data.block=8", "data.blocks_per_epoch=60", "data.batch_size=6", "pipeline.microbatches=4",
+    "epochs=2",
     "evaluation.blocks=5", "log_every=3", "checkpoint.every_steps=4", "threads=1", "tracking=none", "progress=none",
     "device=cpu", "method.lr_rescheduling.steps=8",
 ]  # fmt: skip
@@ -87,10 +88,10 @@ def test_generate(run, capsys):
     assert cli.main(["generate", str(run.path), "def ", "--tokens", "30", "--seed", "1"]) == 0
     assert first.endswith(capsys.readouterr().out)
     for wrong, words in (
-        (["--tokens", "0"], "--tokens 0; it must be at least 1"),
-        (["--temperature", "-1"], "--temperature -1.0; it must be at least 0"),
-        (["--temperature", "nan"], "--temperature nan"),
-        (["--top-k", "0"], "--top-k 0"),
+        (["--tokens", "0"], "--tokens: 0: it must be a whole number from 1"),
+        (["--temperature", "-1"], "--temperature: -1: it must be"),
+        (["--temperature", "nan"], "--temperature: nan: it must be"),
+        (["--top-k", "0"], "--top-k: 0: it must be a whole number"),
     ):
         assert cli.main(["generate", str(run.path), "x", *wrong]) == 2
         assert words in capsys.readouterr().err
