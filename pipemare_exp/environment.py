@@ -14,6 +14,8 @@ COMMIT = "PIPEMARE_COMMIT"
 """The commit to record where the code is a copy without its history."""
 FAILURES = "PIPEMARE_FAILURES"
 """The folder in which ranks leave word for `pipemare train`, which started them."""
+STARTER = "PIPEMARE_STARTER"
+"""The number of the process that started this one (tied.py)."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Other programs' variables that torch heeds for its number of threads."""

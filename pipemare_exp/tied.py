@@ -18,8 +18,7 @@ import runpy
 import signal
 import sys
 
-STARTER = "PIPEMARE_STARTER"
-"""The environment variable that tells a process which one started it."""
+from pipemare_exp.environment import STARTER
 
 _PDEATHSIG = 1
 

@@ -95,4 +95,4 @@ def test_bash_completes_with_the_line_that_the_command_prints(tmp_path: Path) ->
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["pipedream", "pipemare"], done.stderr
+    assert done.stdout.split() == ["pipe_optim", "pipedream", "pipedream_t1", "pipemare"], done.stderr

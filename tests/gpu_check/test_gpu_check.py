@@ -113,7 +113,7 @@ def test_command_prepares_and_writes_what_was_found(tmp_path, monkeypatch, capsy
     "words, text",
     [
         (["prepare", "{}", "--method", "gpip"], "gpipe"),
-        (["prepare", "{}", "--seeds", "0"], "--seeds 0"),
+        (["prepare", "{}", "--seeds", "0"], "--seeds: 0: it must be"),
         (["train", "{}/none.json"], "prepare"),
         (["train", "{}", "--minutes", "0.1"], "--minutes"),
         (["bench", "--device", "cpu", "--method", "t1+t3"], "--method t1"),

@@ -43,14 +43,17 @@ def ranks_of(stages: int, ranks: int) -> list[range]:
 def beside(declared: Costs, delay: int, microbatches: int) -> float:
     """Sets of a stage's weights that the runtime keeps beside the live ones, L = `delay`.
 
-    With stashing ceil(L/N) past versions and the current one, with a buffer (T2's delta) the buffer and the current
-    version: a backward overwrites the live weights, and w - d delta + d delta is not w. Nothing at a stage without a
-    delay.
+    A method that holds several versions at every stage (2BW) has all of them there, as it overwrites the live weights
+    with an older one. With stashing there are ceil(L/N) past versions and the current one, with a buffer (T2's delta)
+    the buffer and the current version: a backward overwrites the live weights, and w - d delta + d delta is not w.
+    Nothing of the last two at a stage without a delay.
     """
+    if declared.versions > 1:
+        return declared.versions
     if delay == 0 or declared.flushed:
         return 0.0
-    stash = history_depth(delay, microbatches) + 1 if declared.stash else 0
-    return stash + declared.buffers + (1 if declared.buffers else 0)
+    past = history_depth(delay, microbatches) if declared.stash else 0
+    return past + declared.buffers + (1 if declared.stash or declared.buffers else 0)
 
 
 def held_activations(declared: Costs, delay: int, microbatches: int, slots: str) -> int:

@@ -168,7 +168,7 @@ def test_a_wrong_override_is_told_in_two_lines_with_the_remedy(override: str) ->
         (["method=gpipe", "method.discrepancy_correction.enabled=true"], "every delay tau is 0"),
         (["method=gpipe", "method.sync_warmup.enabled=true"], "nothing to warm up"),
         (["method=hogwild", "method.discrepancy_correction.enabled=true"], "delays are random"),
-        (["method=t1", "method.delay_scale=2"], "it is an option of hogwild only"),
+        (["method=t1", "method.delay_scale=2"], "it is an option of hogwild and ringmaster only"),
         (["method=hogwild", "pipeline.recompute=2"], "random delays have no schedule"),
         (["method=gpipe", "pipeline.recompute=2"], "alternating slots only"),
         (["pipeline=alternating", "pipeline.recompute=2"], "no room for a recomputation"),

@@ -80,10 +80,10 @@ def test_gradients_of_microbatches_are_summed_in_fp32():
     made, alone = built("gpipe"), built("gpipe")
     (minibatch,) = minibatches(SHAPE, N, 1, torch.float32, empty=False)
     kept = []
-    alone.weights.update = lambda step, rate: kept.append(alone.flat.gradients.clone())
+    alone.weights.update = lambda step, rate, observed: kept.append(alone.flat.gradients.clone())
     for one in minibatch:
         alone.step([one, None, None, None], loss, 0.0)
-    made.weights.update = lambda step, rate: None
+    made.weights.update = lambda step, rate, observed: None
     made.step(minibatch, loss, 0.0)
     total = torch.zeros_like(kept[0])
     for gradient in kept:
