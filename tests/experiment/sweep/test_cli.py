@@ -61,7 +61,7 @@ def test_the_list_names_every_study_with_its_places_and_figures(capsys) -> None:
     assert "scale=demo: digits 21, numerals 7, docstrings 7 cells" in text
     assert cli.main(["sweep", "--list", "--json"]) == 0
     studies = {one["study"]: one for one in json.loads(capsys.readouterr().out)}
-    assert studies["ablation"]["cells"]["demo"] == {"digits": 21, "numerals": 7}
+    assert studies["ablation"]["cells"]["demo"] == {"digits": 21, "numerals": 7, "docstrings": 7}
     assert studies["ablation"]["figures"] == ["ablation", "table3"]
 
 
