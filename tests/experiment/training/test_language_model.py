@@ -22,8 +22,8 @@ from tests.experiment.training.test_resume import Killed, kill_at
 SMALL = [
     "task=docstrings", "model.layers=1", "model.width=8", "model.heads=2", "model.dropout=0.2",
     "model.attention_dropout=0.1", "data.block=8", "data.blocks_per_epoch=60", "data.batch_size=6",
-    "pipeline.microbatches=4", "epochs=2", "evaluation.blocks=5", "log_every=3", "checkpoint.every_steps=4", "threads=1", "tracking=none", "progress=none",
-    "device=cpu", "method.lr_rescheduling.steps=8",
+    "pipeline.microbatches=4", "epochs=2", "evaluation.blocks=5", "log_every=3", "checkpoint.every_steps=4",
+    "threads=1", "tracking=none", "progress=none", "device=cpu", "method.lr_rescheduling.steps=8",
 ]  # fmt: skip
 
 
