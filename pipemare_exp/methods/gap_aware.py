@@ -27,7 +27,7 @@ class GapAware(PipeDream):
     u_t is the direction of update t (SGD's momentum buffer, Adam's m_hat/(sqrt(v_hat) + eps)), alpha_max the stage's
     largest rate so far, m = `memory`, eps = 1e-8. C is 1 where nothing moved, and about 1 + d where the weight made d
     average steps at the largest rate. Weight decay that is added to the gradient is divided with it; AdamW's decoupled
-    decay is no part of the gradient and is not.
+    decay is no part of the gradient and is not. The default m = 0.95 is ours, not their published value.
 
     Weight memory W, PipeDream's stash, s and u (2 W), and one more sum of gradients; utilization 1.
     """
